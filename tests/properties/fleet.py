@@ -492,7 +492,7 @@ class Fleet:
         runs.append([unit, None])
 
     def on_end(self, unit: Unit, result: Outcome) -> None:
-        for run in self.runs[job_of(unit.payload)]:
+        for run in self.runs.get(job_of(unit.payload), ()):  # none where a violation was found at its start
             if run[0] is unit and run[1] is None:  # else a stop has interrupted it, and nobody looks at its end
                 run[1] = result
 

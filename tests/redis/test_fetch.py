@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kiqcluster.errors import RedisUnavailable, ReplyLost
+from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Runtime, Setup
@@ -39,6 +40,7 @@ class Bench:
         *,
         strict: bool = False,
         death_limits: Sequence[int | None] = (),
+        clock: Clock | None = None,
     ) -> None:
         self.store = store
         self.engine = Engine(store, DeadSetLimits(100, 1_000.0))
@@ -47,7 +49,7 @@ class Bench:
         self.pokes = 0
         events = Events()
         events.listen(lambda name, _: self.events.append(name))
-        runtime = Runtime(Config(), store, setup, events)
+        self.runtime = runtime = Runtime(Config(), store, setup, events, clock or SystemClock())
         order = QueueOrder(parse_group(group, strict=strict), (), runtime.rng)
         birth = ProcessFingerprint.of_this_process()
         self.fetch = ReliableFetch(

@@ -60,8 +60,9 @@ class FetchCoordinator:
         wake_taker: Callable[[], None],
         wake_manager: Callable[[], None],
         takers: int = 1,
+        caller_name: Callable[[], str] = str,
     ) -> None:
-        """takers: units that all takers together can run at once."""
+        """takers: units that all takers together can run at once.  caller_name: returns the caller's name."""
         self._order = order
         self._in_flight = in_flight
         self._now = clock.monotonic
@@ -70,6 +71,8 @@ class FetchCoordinator:
         self.state = BatchState.NONE
         self.mode = FetchMode.FETCHING
         self.in_transit: Batch | None = None  # the batch, in that state
+        self.flusher = ""  # name of who has claimed the last batch
+        self._caller_name = caller_name
         self.demand = 0  # units that takers wait for
         self.units: deque[Unit] = deque()  # at hand, the oldest first
         self.low_watermark = 0  # units at hand at which the next batch is sent ahead; 0 while none are prefetched
@@ -209,8 +212,15 @@ class FetchCoordinator:
         """Return the batch that the caller has to flush: the one in transit, or a new one."""
         batch, self.in_transit = self.in_transit or Batch(), None
         batch.own_demand = own_demand
+        self.flusher = self._caller_name()
         self.state = BatchState.FLUSHING
         return batch
+
+    def abandon(self, flusher: str) -> None:
+        """End the batch of a flusher that is gone, if it has one: it cannot close it any more."""
+        if self.state is BatchState.FLUSHING and self.flusher == flusher:
+            self.state = BatchState.NONE
+            self.discard_reply()
 
     def _report_starvation(self) -> None:
         """Have the manager arm wakeups: the queues are empty, and somebody waits.
@@ -453,7 +463,6 @@ class FetchCoordinator:
         the interpreter until the units at hand are used up.
         """
         self.state = BatchState.NONE
-        self._in_flight.acknowledge()
         may_follow = went_well and batch.own_demand and batch.sent is not None and not self.is_uncertain
         if may_follow and self.low_watermark and 0 < len(self.units) <= self.low_watermark + batch.own_demand:
             return self._claim(batch.own_demand)
@@ -481,7 +490,9 @@ class FetchCoordinator:
 
     def on_failure(self, settlements: Sequence[Settlement], *, is_lost: bool) -> None:
         """Have the outcomes of a failed batch wait for the next one.  is_lost: Redis may have run it all the same."""
-        self._in_flight.restore(settlements)
+        if settlements:
+            self._in_flight.restore(settlements)
+            self._in_flight.acknowledge()
         self.is_reserve_due, self.low_watermark = True, 0
         self.is_uncertain = self.is_uncertain or is_lost
         self._wake_taker()  # units at hand run meanwhile

@@ -18,6 +18,7 @@ holds.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
@@ -101,6 +102,10 @@ class ReliableFetch:
             self._flush(taken, ahead=bool(self._coordinator.units))
             unit = self._coordinator.take_at_hand()
         return unit
+
+    def abandon(self) -> None:
+        """End the batch that a crash of the calling service has left open; called when its thread has started again."""
+        self._shared.abandon(threading.current_thread().name)
 
     def hand_in(self, finished: Settlement) -> None:
         """Hand an outcome in, from a thread that asks for no other unit.  Never waits."""
@@ -309,10 +314,10 @@ class ReliableFetch:
         except StoreError as error:
             self._on_outage(error, batch.settlements)
         except Exception as error:  # noqa: BLE001  # an outcome that cannot be sent must not take others with it
-            self._on_crash()
+            self.has_crashed = True
             self._settle_one_by_one(batch.settlements, error)
         except BaseException:  # raised in this thread from outside; whether anything was sent is not known
-            self._on_crash()
+            self.has_crashed = True
             self._shared.on_failure(batch.settlements, is_lost=True)
             raise
         finally:
@@ -355,6 +360,7 @@ class ReliableFetch:
             self._keep_refused(settled, refusals)
         elif not self._in_flight.refused and not (reserved is not None and reserved.refusal):
             self._health.on_nothing_refused()
+        self._in_flight.acknowledge()
         batch.settlements = []  # Redis has answered: a failure from here on must not send them again
         if reserved is not None:
             self._on_reserved(reserved, batch)
@@ -400,11 +406,6 @@ class ReliableFetch:
         self._health.on_refusal("an outcome", next(iter(refusals.values())))
         self._shared.on_refused(settlements, refusals)
 
-    def _on_crash(self) -> None:
-        """Remember what an unexpected error may have lost; takes no memory, since there may be none."""
-        self._in_flight.on_crash()
-        self.has_crashed = True
-
     def _settle_one_by_one(self, settlements: list[Settlement], error: Exception) -> None:
         """Settle outcomes alone that cannot be sent together; one that cannot be sent at all stays held."""
         self._health.on_refusal("a batch", repr(error))
@@ -418,6 +419,8 @@ class ReliableFetch:
                 return
             except Exception as reason:  # noqa: BLE001  # as above
                 self._keep_refused([settlement], {settlement.unit.token: repr(reason)})
+        if settlements:
+            self._in_flight.acknowledge()
 
     def _on_outage(self, error: StoreError, settlements: list[Settlement]) -> None:
         """Keep the outcomes, wait a little.  A settle may be sent again; a reserve never is (R3, R4)."""

@@ -4,6 +4,8 @@
 2. finished         an outcome waits for the next batch; a unit in `returned` was never started, and is put back
 3. take_waiting     a batch takes everything that waits
 4. remove           Redis has written it: held no more.  An outcome that Redis refused stays, and is sent again later
+5. acknowledge      the batch is written, or waits again.  One that an unexpected error has ended, a lack of memory
+                    perhaps, is never acknowledged: the next batch sends it again
 
 No I/O and no lock: the lock of the coordinator guards it, with two exceptions.  Processors add to `finished` without
 it, since the appends of a deque are atomic.  A hard stop calls `unacknowledged` without it, since a stuck thread might
@@ -93,7 +95,6 @@ class InFlight:
         self.refused_until = 0.0
         self._held: dict[str, Unit] = {}  # by token
         self._taken: list[Settlement] = []  # by a batch that is not acknowledged yet
-        self._doubtful: list[Settlement] = []  # of batches that crashed: they may be nowhere else
         self._forgotten: frozenset[str] = frozenset()  # tokens, by the last look
         self._suspects: dict[str, Unit] = {}  # held units that processes have died with, by token, the latest last
 
@@ -131,15 +132,11 @@ class InFlight:
     def return_forgotten(self, others: Iterable[Unit], now: float) -> int:
         """Have held units put back that nobody has, neither at this look nor at the last one; return how many.
 
-        A thread that gets no memory may end between any two steps, and its unit, or its outcome, is gone with it.  An
-        outcome of a batch that crashed is sent again instead.
+        A thread that gets no memory may end between any two steps, and a unit that it has not started is gone with it.
         others: units at hand, and those that run.  Units that a thread may still be about to start are left alone.
         """
         waiting = (*self.finished, *self._taken, *self.refused)
         known = {unit.token for unit in (*others, *self.returned, *(each.unit for each in waiting))}
-        self.finished += [each for each in self._doubtful if self._is_lost(each, known)]
-        self._doubtful = []
-        known |= {each.unit.token for each in self.finished}
         oldest = now - STALE_UNIT_SECONDS - FORGOTTEN_LOOK_SECONDS
         found = {token for token, unit in self._held.items() if unit.reserved_at < oldest} - known
         forgotten = [self._held[token] for token in found & self._forgotten]
@@ -147,12 +144,14 @@ class InFlight:
         self._forgotten = frozenset(found)
         return len(forgotten)
 
-    def _is_lost(self, settlement: Settlement, known: set[str]) -> bool:
-        token = settlement.unit.token
-        return token in self._held and token not in known
-
     def take_waiting(self, now: float) -> list[Settlement]:
-        """Return what a batch settles now: everything that waits, up to MAX_SETTLE_BYTES of payloads."""
+        """Return what a batch settles now: everything that waits, up to MAX_SETTLE_BYTES of payloads.
+
+        After a batch that was not acknowledged, it is that one again.  In each step an outcome is in its new place
+        before it leaves the old one, so an error between two steps loses none; what is seen twice is settled once.
+        """
+        if self._taken:
+            return self._taken
         waiting = list(self.finished)
         is_light = _have_no_payloads(waiting)
         self._taken = batch = waiting if is_light else waiting[: count_fitting(waiting, MAX_SETTLE_BYTES)]
@@ -192,13 +191,6 @@ class InFlight:
             else:
                 outcomes.append(settlement)
         self.finished.extendleft(reversed(outcomes))
-
-    def on_crash(self) -> None:
-        """Remember the batch that was taken: an error that nobody expected may have lost its outcomes."""
-        if self._doubtful:
-            self._doubtful.extend(self._taken)
-        else:
-            self._doubtful = self._taken  # takes no memory
 
     def acknowledge(self) -> None:
         """Forget the batch that was taken: it is settled, or waits again."""

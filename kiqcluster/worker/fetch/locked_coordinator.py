@@ -33,6 +33,10 @@ def _locked(step: Callable[Concatenate[FetchCoordinator, P], R]) -> Callable[Con
     return run_locked
 
 
+def _caller_name() -> str:
+    return threading.current_thread().name
+
+
 class LockedCoordinator:
     """The coordinator of one process, for many threads.
 
@@ -48,7 +52,9 @@ class LockedCoordinator:
         self.lock = threading.Lock()
         self.parked = threading.Condition(self.lock)
         self.ended = threading.Event()  # to wait for
-        self.coordinator = FetchCoordinator(order, in_flight, clock, self._wake_taker, wake_manager, takers)
+        self.coordinator = FetchCoordinator(
+            order, in_flight, clock, self._wake_taker, wake_manager, takers, _caller_name
+        )
         self._parked_count = 0
 
     def take(self) -> Unit | Batch | None:
@@ -67,6 +73,7 @@ class LockedCoordinator:
             self.ended.set()
             self.parked.notify_all()
 
+    abandon = _locked(FetchCoordinator.abandon)
     check_overdue = _locked(FetchCoordinator.check_overdue)
     return_forgotten = _locked(FetchCoordinator.return_forgotten)
     on_wakeup = _locked(FetchCoordinator.on_wakeup)

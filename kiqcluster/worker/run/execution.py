@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
 from math import inf
@@ -76,6 +77,8 @@ from kiqcluster.worker.run.run_report import LogDone, OnDue, RunReport
 __all__ = ["MAX_DEFERRALS", "MOST_HOOK_DEATHS", "Execution"]
 
 MAX_DEFERRALS = 10  # of a job of an unknown class, which then fails the normal way, or with an unknown key
+MEMORY_PAUSE_SECONDS = 0.1  # between two tries to say what becomes of a job, while there is no memory for it
+MEMORY_TRIES = 50
 MOST_HOOK_DEATHS = 3  # processes that may die while hooks are told of a job that has killed its own; then it is buried
 
 
@@ -126,7 +129,7 @@ class Execution:
         try:
             outcome = copy_context().run(self._execute, run)
         except BaseException as error:  # noqa: BLE001  # a hook may raise anything, a payload may hold anything
-            outcome = self._bury_undecidable(run, error)
+            outcome = self._without_report(run, error)
         if run.effects or run.features:
             outcome = self._rows.with_effects(run, outcome)
             if run.unit.holds:
@@ -188,7 +191,10 @@ class Execution:
         if started >= self._report.cpu_due:
             self._report.begin(started)
         CURRENT_JOB.set(run.context)
-        outcome = self._unknown(run, payload, name) if definition is None else self._run(run, payload, definition)
+        if definition is None:
+            outcome = run.outcome = self._unknown(run, payload, name)
+        else:
+            outcome = run.outcome = self._run(run, payload, definition)
         run.seconds = self._monotonic() - started
         self._report.conclude(run, name, payload, outcome)
         if definition is not None and definition.has_timeout:
@@ -275,6 +281,7 @@ class Execution:
 
     def _run(self, run: JobRun, payload: Payload, definition: Definition) -> Outcome:
         generation, lines = Forks.generation, self._lines
+        run.has_begun = True
         try:
             if lines is not None and run.context is not None:
                 lines.take(run.context, definition)
@@ -297,18 +304,26 @@ class Execution:
             return self._run_within(run, payload, definition, instance, perform)
         except BaseException as error:  # noqa: BLE001  # a job may raise anything, sys.exit included; no thread dies of it
             exit_if_forked(generation, error)
-            if retry.was_interrupted(error):
-                return self._yielded(run, definition)
-            if isinstance(error, PayloadDecryptionError):
-                return self._undecrypted(run.unit, payload, error)
-            if isinstance(error, OverLimit):
-                return self._deferred(
-                    run,
-                    payload,
-                    definition,
-                    BeginVerdict("defer", error.seconds, reason=DEFERRED_BY_RATE_LIMIT, limit=str(error.name)),
-                )
-            return self._failed(run, definition, error)
+            tries = MEMORY_TRIES
+            while True:
+                try:
+                    return self._raised(run, payload, definition, error)
+                except MemoryError:
+                    if not tries:
+                        raise
+                    tries -= 1
+                    self._stopping.wait(MEMORY_PAUSE_SECONDS)
+
+    def _raised(self, run: JobRun, payload: Payload, definition: Definition, error: BaseException) -> Outcome:
+        """Return the outcome of a job that has raised an error, and did not refuse to run."""
+        if retry.was_interrupted(error):
+            return self._yielded(run, definition)
+        if isinstance(error, PayloadDecryptionError):
+            return self._undecrypted(run.unit, payload, error)
+        if isinstance(error, OverLimit):
+            verdict = BeginVerdict("defer", error.seconds, reason=DEFERRED_BY_RATE_LIMIT, limit=str(error.name))
+            return self._deferred(run, payload, definition, verdict)
+        return self._failed(run, definition, error)
 
     def _undecrypted(self, unit: Unit, payload: Payload, error: PayloadDecryptionError) -> Outcome:
         """Return Deferred for a job whose key a rolling restart may bring, else Dead."""
@@ -481,6 +496,17 @@ class Execution:
         if not is_told:
             return decide(facts)
         return self._hooks.decide(facts, definition, {**payload, **changes}, error)
+
+    def _without_report(self, run: JobRun, error: BaseException) -> Outcome:
+        """Return the outcome of a unit whose report failed, or before it the search for its outcome."""
+        if run.outcome is None:
+            if run.has_begun or not isinstance(error, MemoryError):
+                return self._bury_undecidable(run, error)
+            self._stopping.wait(MEMORY_PAUSE_SECONDS)
+            return REQUEUE
+        with suppress(Exception):  # there may be no memory: this is one more line that cannot be written
+            self._setup.notify_error_handlers(retry.as_exception(error), {"context": "report of a job"})
+        return run.outcome  # a job that is done must not run again
 
     def _bury_undecidable(self, run: JobRun, error: BaseException) -> Outcome:
         """Return Dead, bytes kept, for a unit whose outcome could not be found: it must not take the thread with it."""

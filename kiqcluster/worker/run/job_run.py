@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kiqcluster.features.stacks import ServerFeature
 from kiqcluster.process.runtime import JobContext
-from kiqcluster.sidekiq.outcome import Effect
+from kiqcluster.sidekiq.outcome import Effect, Outcome
 from kiqcluster.sidekiq.payload import peek
 from kiqcluster.store.engine.units import Unit
 
@@ -20,9 +20,10 @@ class JobRun:
     One processor writes it; the main thread and the heartbeat read it, and may tell the job something by `context`.
     since: epoch seconds.  context: what the job sees of itself; None until its payload is read.
     effects: the rows that server middleware adds, None while there are none; they are written with whatever outcome
-    the run gets.  features: those that the unit uses.  failure: the error that ended it.  seconds: how long it took.
+    the run gets.  features: those that the unit uses.  outcome: None until it is decided.
+    failure: the error that ended it.  seconds: how long it took.
     is_overdue: whether the log says that it has run for longer than its `timeout`.
-    has_asked: whether its begin rows were put to Redis.
+    has_asked: whether its begin rows were put to Redis.  has_begun: whether an error is the job's own from here on.
     """
 
     unit: Unit
@@ -30,10 +31,12 @@ class JobRun:
     context: JobContext | None = None
     effects: list[Effect] | None = None
     features: tuple[ServerFeature, ...] = ()
+    outcome: Outcome | None = None
     failure: BaseException | None = None
     seconds: float = 0.0
     is_overdue: bool = False
     has_asked: bool = False
+    has_begun: bool = False
 
     def describe(self, now: float) -> str:
         """Return the job's class and jid, and for how long it has run.  now: epoch seconds."""

@@ -64,6 +64,7 @@ class Manager(Service):
             processor.start()
 
     def run(self) -> None:
+        self._fetch.abandon()
         try:
             while not self.stopping.is_set():
                 self._replace_dead()
@@ -124,8 +125,9 @@ class Manager(Service):
                 self._expect_forgotten()
                 processor.start()
         if self._fetch.has_crashed:
-            self._fetch.has_crashed = False
             self._expect_forgotten()
+            self._fetch.mark_uncertain()  # so that another batch comes, which sends its outcomes again
+            self._fetch.has_crashed = False
 
     def _expect_forgotten(self) -> None:
         """Look for a while whether crashed threads have left units behind."""
@@ -135,7 +137,8 @@ class Manager(Service):
         now = self._clock.monotonic()
         if self._forgotten_look_at <= now < self._forgotten_until:
             self._forgotten_look_at = now + FORGOTTEN_LOOK_SECONDS
-            self._fetch.return_forgotten([each.unit for each in self.running()])
+            left_over = [each.unit for processor in self.processors if (each := processor.left_over) is not None]
+            self._fetch.return_forgotten([*left_over, *(each.unit for each in self.running())])
 
     def _arm(self) -> None:
         if self._generation != self._fetch.generation:  # the replies of older waits are not believed

@@ -16,7 +16,7 @@ from threading import get_native_id
 from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.service import Service
-from kiqcluster.store.engine.units import Settlement, Unit
+from kiqcluster.store.engine.units import Settlement
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.run.decision import REQUEUE
 from kiqcluster.worker.run.execution import Execution
@@ -44,26 +44,33 @@ class Processor(Service):
         self._execution = execution
         self._running_jobs = running_jobs
         self._now = clock.now
+        self._finished: Settlement | None = None  # the last outcome; a crash leaves it to the next thread
 
     def run(self) -> None:
         self._running_jobs.thread(self.number, get_native_id())
-        finished = None
-        while (unit := self._next(finished)) is not None:
-            finished = Settlement(unit, REQUEUE)  # now: after the run there may be no memory for it
+        self._fetch.abandon()
+        while (unit := self._fetch.next(self._finished)) is not None:
+            self._finished = finished = Settlement(unit, REQUEUE)  # now: after the run there may be no memory for it
             try:
                 self._run_one(finished)
             except BaseException:  # this thread ends, for want of memory perhaps; its unit does not wait
                 self._fetch.hand_in(finished)
                 raise
+        self._finished = None
+
+    @property
+    def left_over(self) -> Settlement | None:
+        """The outcome that a crashed thread may not have handed in; handed in twice, it is settled once."""
+        return None if self.is_alive else self._finished
 
     def interrupt(self, timed_out: Collection[str] = ()) -> Settlement | None:
-        """Return the outcome of the unit that still runs when the process must go; None if none runs.
+        """Return the outcome of the unit that still runs when the process must go, or that a crash has left over.
 
         timed_out: tokens of the units because of which it must go; they have failed, and the others do not count.
         """
         run = self.running
         if run is None:
-            return None
+            return self.left_over
         conclude = self._execution.put_back if timed_out else self._execution.interrupt
         if run.unit.token in timed_out:
             conclude = self._execution.time_out
@@ -72,20 +79,15 @@ class Processor(Service):
         except BaseException:  # noqa: BLE001  # a handler that calls sys.exit must not keep the others from going back
             return Settlement(run.unit, REQUEUE)
 
-    def _next(self, finished: Settlement | None) -> Unit | None:
-        try:
-            return self._fetch.next(finished)
-        except BaseException:  # raised in this thread from outside, perhaps before the outcome was taken in
-            if finished is not None:
-                self._fetch.hand_in(finished)  # an outcome that is handed in twice is settled once
-            raise
-
     def _run_one(self, settlement: Settlement) -> None:
         unit = settlement.unit
         self._running_jobs.start(self.number, unit.token, unit.payload)
         self.running = run = JobRun(unit, self._now())
         try:
             settlement.outcome = self._execution.execute(run)
+        except BaseException:
+            settlement.outcome = run.outcome or REQUEUE  # one that has run must not run again
+            raise
         finally:
             self.running = None
             self._running_jobs.finish(self.number)

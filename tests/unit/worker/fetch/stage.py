@@ -309,6 +309,7 @@ class Stage:
     def _receive(self, batch: Batch) -> None:
         reserved = self.replies.pop(id(batch))
         self.in_flight.remove(batch.settlements)
+        self.in_flight.acknowledge()
         if reserved is not None:
             self.coordinator.on_reply(reserved, batch)
 

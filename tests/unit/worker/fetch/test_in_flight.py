@@ -63,6 +63,7 @@ def test_the_outcomes_of_a_failed_batch_wait_again_in_their_order(in_flight: InF
     in_flight.returned += units(4, 7)
 
     in_flight.restore(lost)
+    in_flight.acknowledge()
 
     again = in_flight.take_waiting(now=0.0)
     assert payloads(again) == [b"1", b"2", b"3", b"7", b"6", b"5", b"4"]  # the oldest returned one is put back last
@@ -76,6 +77,7 @@ def test_refused_outcomes_share_the_bytes_of_the_batch_that_sends_them_again(in_
     in_flight.finished.append(large[1])
 
     assert in_flight.take_waiting(now=10.0 + REFUSED_RETRY_SECONDS) == large[1:]
+    in_flight.acknowledge()
     assert in_flight.take_waiting(now=10.0 + REFUSED_RETRY_SECONDS) == large[:1]
 
 
@@ -212,16 +214,16 @@ class TestForgottenUnits:
 
         assert [in_flight.return_forgotten([running], self.OLD) for _ in range(3)] == [0, 0, 0]
 
-    def test_the_outcome_of_a_batch_that_crashed_is_sent_again(self, in_flight: InFlight) -> None:
-        lost, written = units(1, 2)
-        in_flight.add([lost, written], at=0.0)
-        in_flight.finished += [Settlement(lost, Done()), Settlement(written, Done())]
-        batch = in_flight.take_waiting(1.0)
-        in_flight.on_crash()
-        in_flight.remove(batch[1:])
-        in_flight.acknowledge()
+    def test_the_outcomes_of_a_batch_that_crashed_are_sent_again(self, in_flight: InFlight) -> None:
+        lost, later = units(1, 2)
+        in_flight.add([lost, later], at=0.0)
+        in_flight.finished.append(Settlement(lost, Done()))
+        in_flight.take_waiting(1.0)  # and never acknowledged
+        in_flight.finished.append(Settlement(later, Done()))
 
         counts = [in_flight.return_forgotten([], self.OLD) for _ in range(3)]
 
         assert counts == [0, 0, 0]
         assert in_flight.take_waiting(self.OLD) == [Settlement(lost, Done())]
+        in_flight.acknowledge()
+        assert in_flight.take_waiting(self.OLD) == [Settlement(later, Done())]

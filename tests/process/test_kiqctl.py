@@ -698,7 +698,10 @@ def test_the_help_of_a_deploy_says_how_long_its_quiet_lasts() -> None:
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
 def test_the_commands_on_the_pages_are_such_that_it_takes(page: Path) -> None:
     known = all_commands()
-    for line in re.findall(r"(?:^\$ |`)(kiqctl [a-z][^`\n]+)", page.read_text(), re.MULTILINE):
+    # after a prompt to the end of its line, within a sentence to the end of its code, over a line's end as well
+    commands = re.findall(r"^\$ (kiqctl [a-z][^`\n]+)|`(kiqctl [a-z][^`]+)`", page.read_text(), re.MULTILINE)
+    for at_prompt, in_text in commands:
+        line = at_prompt or " ".join(in_text.split())
         words = shlex.split(line, comments=True)[1:]
         name = " ".join(words[:2]) if " ".join(words[:2]) in known else words[0]
         if name == " ".join(words):  # named only, as a command or a group

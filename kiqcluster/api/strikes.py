@@ -8,7 +8,7 @@ from typing import Any
 
 from kiqcluster.api._store import CLOCK, integer, store_in_force
 from kiqcluster.errors import UsageError
-from kiqcluster.features.strikes import ACTIONS, MAX_STRIKES, Strike
+from kiqcluster.features.strikes import ACTIONS, MAX_STRIKE_BYTES, MAX_STRIKES, Strike
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.durations import MAX_DURATION_SECONDS
 from kiqcluster.store import Store
@@ -52,7 +52,8 @@ class StrikeSet:
         """Add a strike for so many seconds, and forget those that have ended.  Two round trips.
 
         action, name, arguments, delay: as in Strike.  identifier: that of the same strike in another shard, "" for a
-        new one.  Raises UsageError for one that cannot work, one about every job, and for more than 100; StoreError.
+        new one.  Raises UsageError for one that cannot work, is about every job or is too large, for more than 100;
+        StoreError.
         """
         _check(action, seconds, delay, name, arguments or {})
         keys, now = self._store.keys, self._clock.now()
@@ -71,7 +72,11 @@ class StrikeSet:
             by,
             reason,
         )
-        commands: list[tuple[Any, ...]] = [("HSET", keys.strikes, strike.id, strike.encoded())]
+        if len(encoded := strike.encoded()) > MAX_STRIKE_BYTES:
+            raise UsageError(
+                f"this strike has {len(encoded)} bytes, and may have {MAX_STRIKE_BYTES}; name fewer arguments"
+            )
+        commands: list[tuple[Any, ...]] = [("HSET", keys.strikes, strike.id, encoded)]
         if ended:
             commands.append(("HDEL", keys.strikes, *ended))
         if gone := set(counted) - (held.keys() - set(ended)):  # workers count on for some seconds after a removal

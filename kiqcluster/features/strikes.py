@@ -25,7 +25,9 @@ from kiqcluster.store.engine.units import BeginVerdict
 
 __all__ = ["ACTIONS", "MAX_STRIKES", "STRIKES", "Strike", "Strikes"]
 
-MAX_STRIKES = 100  # at a time; each heartbeat reads all of them
+MAX_STRIKES = 100  # at a time; each heartbeat reads all of them, and a few more (publish.lua)
+MAX_STRIKE_BYTES = 10_000  # of one strike in Redis; workers do not read a larger one
+MAX_ERRORS = 5  # told of at a beat
 ACTIONS = ("defer", "drop")
 MAX_POSITION_DIGITS = 9  # of an argument
 
@@ -107,21 +109,26 @@ class Strikes:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._raw: Mapping[bytes, bytes] = {}
+        self._raw: tuple[Mapping[bytes, bytes], str] = {}, ""
         self._strikes: tuple[Strike, ...] = ()
 
-    def apply(self, raw: Mapping[bytes, bytes]) -> tuple[bool, list[ValueError]]:
-        """Use the strikes that Redis holds; return whether they have changed, and an error for each that is none."""
-        if raw == self._raw:
+    def apply(self, raw: Mapping[bytes, bytes], why: str = "") -> tuple[bool, list[ValueError]]:
+        """Use the strikes that Redis holds; return whether they have changed, and errors about what is none.
+
+        why: these are not all, "" if they are.
+        """
+        if (raw, why) == self._raw:
             return False, []
-        strikes, errors = [], []
+        strikes, errors = list[Strike](), list[ValueError]()
+        if why:
+            errors.append(ValueError(f"kiq:strikes: {why}; strikes that are not read have no effect"))
         for identifier, value in sorted(raw.items()):
             try:
                 strikes.append(Strike.read(identifier, value))
             except ValueError as error:
                 errors.append(error)
-        self._raw, self._strikes = raw, tuple(strikes)
-        return True, errors
+        self._raw, self._strikes = (raw, why), tuple(strikes)
+        return True, errors[:MAX_ERRORS]
 
     def is_used_by(self, definition: Definition) -> bool:
         return any(each.name in ("", definition.name) for each in self._strikes)

@@ -57,14 +57,14 @@ class HeartbeatCallbacks:
 
     on_signal: with the name of a remote signal.  on_message: with a control message.
     on_names: with the queue names that Redis knows.
-    on_strikes: with the strikes that Redis holds, id → value.
+    on_strikes: with the strikes that Redis holds, id → value; and why these are not all, "" if they are.
     on_uncertain: when Redis may hold other units for this process than it thinks.  on_beat: at each beat.
     """
 
     on_signal: Callable[[str], None]
     on_message: Callable[[Message], None]
     on_names: Callable[[Sequence[str]], None]
-    on_strikes: Callable[[Mapping[bytes, bytes]], None]
+    on_strikes: Callable[[Mapping[bytes, bytes], str], None]
     on_uncertain: Callable[[], None]
     on_beat: Callable[[], None]
 
@@ -178,11 +178,11 @@ class Heartbeat(Service):
         fields = [*(("info", info) if shows_info else ()), *self._entry.fields()]
         shows_work = self._has_shown_work = bool(running) or self._has_shown_work
         before = self._runtime.clock.monotonic()
-        added, *time, strikes = self._write(lend, identity, fields, running if shows_work else None)
+        added, *time, strikes, why = self._write(lend, identity, fields, running if shows_work else None)
         self._entry.rtt_us = int((self._runtime.clock.monotonic() - before) * 1e6)
         self._has_shown_work = bool(running)
         self._checks.compare_clocks(*time)
-        self._callbacks.on_strikes(dict(zip(strikes[::2], strikes[1::2], strict=True)))
+        self._callbacks.on_strikes(dict(zip(strikes[::2], strikes[1::2], strict=True)), why.decode(errors="replace"))
         is_new, self._info = bool(2 * added == len(fields)), info
         if is_new and not shows_info:  # it has expired meanwhile
             self._write(lend, identity, ["info", info], None)

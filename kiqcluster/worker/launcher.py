@@ -396,8 +396,8 @@ class Launcher:
 
     # telling
 
-    def _apply_strikes(self, raw: Mapping[bytes, bytes]) -> None:
-        is_new, errors = STRIKES.apply(raw)
+    def _apply_strikes(self, raw: Mapping[bytes, bytes], why: str) -> None:
+        is_new, errors = STRIKES.apply(raw, why)
         if is_new:
             current_stacks().ask_again()
         for error in errors:

@@ -11,7 +11,7 @@ import pytest
 
 from kiqcluster.api import DroppedSet, ScheduledSet, StrikeSet
 from kiqcluster.errors import UsageError
-from kiqcluster.features.strikes import Strike
+from kiqcluster.features.strikes import MAX_STRIKE_BYTES, Strike
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.kit import wait_until
@@ -143,6 +143,12 @@ class TestApi:
 
         with pytest.raises(UsageError, match="100 strikes already"):
             strikes.add("drop", 60, name="SendInvoice")
+
+    def test_one_that_workers_would_not_read_is_refused(self, store: Store) -> None:
+        with pytest.raises(UsageError, match="bytes"):
+            StrikeSet(store=store).add("drop", 60, arguments={"0": "x" * MAX_STRIKE_BYTES})
+
+        assert store.call("EXISTS", store.keys.strikes) == 0
 
     @pytest.mark.parametrize(
         ("action", "seconds", "delay"),

@@ -12,6 +12,7 @@ from kiqcluster.control import control_messages, process_registry
 from kiqcluster.control.control_messages import Message
 from kiqcluster.ctl.exporter.gauges import Gauges
 from kiqcluster.errors import RedisRefused, RedisUnavailable
+from kiqcluster.features.strikes import MAX_STRIKE_BYTES, MAX_STRIKES
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
@@ -41,7 +42,7 @@ class Bench:
         self.on_names: Callable[[Sequence[str]], object] = self._learn
         self.times_uncertain = 0
         self.heard: list[str | Message] = []
-        self.strikes: list[Mapping[bytes, bytes]] = []
+        self.strikes: list[tuple[Mapping[bytes, bytes], str]] = []
         self.failures: list[Exception] = []  # of what is due at a beat; the first one that is left is raised
         self.events: list[str] = []
         self.crashes: list[Exception] = []
@@ -62,7 +63,7 @@ class Bench:
             on_signal=self.heard.append,
             on_message=self.heard.append,
             on_names=lambda names: self.on_names(names),
-            on_strikes=self.strikes.append,
+            on_strikes=lambda raw, why: self.strikes.append((raw, why)),
             on_uncertain=self._mark_uncertain,
             on_beat=self._fail,
         )
@@ -133,7 +134,7 @@ def test_a_beat_without_work_asks_for_no_more_than_it_must(bench: Bench) -> None
 
     sent = {name: count - before.get(name, 0) for name, count in bench.commands().items()}
     assert {name: count for name, count in sent.items() if count} == {
-        **dict.fromkeys(("evalsha", "hset", "expire", "sadd", "time", "hgetall", "sscan"), 1),
+        **dict.fromkeys(("evalsha", "hset", "expire", "sadd", "time", "hlen", "sscan"), 1),
     }
 
 
@@ -144,8 +145,23 @@ def test_a_beat_brings_the_strikes_that_redis_holds(bench: Bench) -> None:
     bench.store.call("SET", bench.store.keys.strikes, "of another type")
     bench.beat()
 
-    assert bench.strikes == [{}, {b"3fa9c1": b"{}"}, {}]
+    assert [raw for raw, _ in bench.strikes] == [{}, {b"3fa9c1": b"{}"}, {}]
+    assert [bool(why) for _, why in bench.strikes] == [False, False, True]
     assert bench.crashes == []
+
+
+def test_a_beat_reads_no_more_strikes_than_there_may_be_however_many_somebody_wrote(bench: Bench) -> None:
+    bench.store.call("HSET", bench.store.keys.strikes, *(word for number in range(5_000) for word in (number, "{}")))
+    bench.beat(2)
+    (first, why), (again, _) = bench.strikes
+    bench.store.call("DEL", bench.store.keys.strikes)
+    bench.store.call("HSET", bench.store.keys.strikes, "large", b"x" * (MAX_STRIKE_BYTES + 1), "small", "{}")
+    bench.beat()
+
+    assert MAX_STRIKES <= len(first) <= 2 * MAX_STRIKES
+    assert first == again
+    assert "5000" in why
+    assert bench.strikes[-1] == ({b"large": b"", b"small": b"{}"}, "")
 
 
 def test_a_server_without_memory_shows_workers_and_takes_messages_for_them(listening: Bench, setup: Setup) -> None:

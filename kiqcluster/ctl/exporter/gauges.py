@@ -147,7 +147,7 @@ class _Sizes:
         self.limits: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
         self.lines = _names(replies[9])
         self._deduplicated = replies[10]
-        self.guarantees, due = replies[11:16], replies[16:]
+        self.guarantees, due = replies[11:15], replies[15:]
         self._due = dict(zip(SORTED_SETS, zip(due[::2], due[1::2], strict=True), strict=False))
 
     def metrics(self, now: float) -> Iterator[Metric]:

@@ -4,6 +4,8 @@ size_commands      the questions that are asked with those of gauges.py, in the 
 guarantee_metrics  their replies as metrics
 rate_metrics       rate limits; three round trips, and none where no rate limit was used lately
 
+Strikes cost one more round trip while there are some: more than 100 can only be forged, and not all of them are read.
+
 A key of the wrong type costs its own series, and no other.  Locks of deduplication are not counted: Redis would have
 to look through all its keys (`kiqctl locks` does).
 """
@@ -17,7 +19,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from kiqcluster.api import RateStatus, rate_limits
 from kiqcluster.errors import RedisRefused
-from kiqcluster.features.strikes import Strike
+from kiqcluster.features.strikes import MAX_STRIKES, Strike
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store import Store
 
@@ -31,15 +33,14 @@ def size_commands(keys: Keys) -> list[tuple[str, ...]]:
     return [
         ("ZCARD", keys.dropped),
         ("HLEN", keys.suspects),
-        ("HGETALL", keys.strikes),
-        ("HGETALL", keys.struck),
+        ("HSCAN", keys.strikes, "0", "COUNT", str(2 * MAX_STRIKES)),
         ("ZCARD", keys.rates),
     ]
 
 
 def guarantee_metrics(replies: Sequence[Any], now: float, store: Store) -> Iterator[Metric]:
     """Yield what the replies say.  now: epoch seconds.  Raises StoreError."""
-    dropped, suspects, strikes, struck, rates = replies
+    dropped, suspects, strikes, rates = replies
     for name, text, size in (
         ("kiqcluster_dropped_jobs_size", "Jobs that were dropped before they ran, of the last 7 days", dropped),
         ("kiqcluster_suspects_size", "Jobs that processes have died with, and that have not ended since", suspects),
@@ -47,7 +48,8 @@ def guarantee_metrics(replies: Sequence[Any], now: float, store: Store) -> Itera
         if isinstance(size, int):
             yield GaugeMetricFamily(name, text, value=size)
     if isinstance(strikes, list):
-        yield _strikes(_mapping(strikes), _mapping(struck), now)
+        found = _mapping(strikes[1])
+        yield _strikes(found, _counts(store, list(found)), now)
     if isinstance(rates, int) and rates:
         try:
             statuses = rate_limits(store=store, most=MAX_RATE_LIMITS)
@@ -67,6 +69,15 @@ def _strikes(strikes: dict[bytes, bytes], struck: dict[bytes, bytes], now: float
         if strike.until > now:
             family.add_metric((strike.action, strike.id, strike.name), count)
     return family
+
+
+def _counts(store: Store, ids: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Return how many jobs each strike has struck.  One round trip, none without strikes.  Raises StoreError."""
+    try:
+        counts = store.call("HMGET", store.keys.struck, *ids) if ids else []
+    except RedisRefused:  # a key of another type counts nothing
+        return {}
+    return {identifier: count for identifier, count in zip(ids, counts, strict=True) if count is not None}
 
 
 def rate_metrics(statuses: Sequence[RateStatus]) -> Iterator[Metric]:

@@ -91,7 +91,9 @@ class SettleCalls:
                 return (Effect("bury", self._keys.dead, (repr(at), payload, limits.timeout, limits.largest)),)
             case Requeue():
                 # A suspect goes where only a reserve finds it; from the queue it might be run beside others.
-                return (Effect("give_back", self._keys.wake(unit.queue) if unit.deaths else queue),)
+                if unit.deaths:
+                    return (Effect("give_back_suspect", self._keys.wake(unit.queue), (queue,)),)
+                return (Effect("give_back", queue),)
             case Interrupted(payload=payload):
                 return (Effect("rpush", queue, (payload,)),)
             case Deferred(payload=payload, at=at):

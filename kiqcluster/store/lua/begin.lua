@@ -77,7 +77,7 @@ local is_true = {
     if redis.call('SMISMEMBER', key, holder)[1] == 1 then return true end
     if not has_line then return false end
     if has_grant() then return redis.call('SCARD', key) < largest end
-    return room_of(key, largest) > 0 and redis.call('EXISTS', parked_at(key)) == 0
+    return room_of(key, largest) > 0 and line_length(key) == 0
   end,
   concurrent = function(key, arguments) return has_place(key, tonumber(arguments[1]), holder) end,
   clear = function() return true end,
@@ -133,6 +133,10 @@ for number, row in ipairs(rows) do
   if RATES[row[1]] then fine, otherwise = is_within_rate(row) else fine = is_true[row[1]](row[2], row[3], row[4], row[6]) end
   if not fine then
     otherwise = otherwise or row[3][#row[3]]
+    local line = otherwise == 'park' and redis.call('TYPE', parked_at(row[2])).ok or 'none'
+    if line ~= 'none' and line ~= 'zset' then -- the settle could not park it, and would keep it
+      return redis.error_reply('WRONGTYPE ' .. parked_at(row[2]) .. ' is a ' .. line .. ' and should be a zset')
+    end
     send_next(otherwise == 'park')
     return {otherwise, number}
   end

@@ -25,6 +25,12 @@ local function positions_at(key) return key .. ':places' end
 -- Returns whether anybody waits for a set, is on the way, or is remembered: most sets have no such keys.
 local function has_line(key) return redis.call('EXISTS', parked_at(key), grants_at(key), positions_at(key)) > 0 end
 
+-- Returns how many jobs wait for a set; 0 where the line has a wrong type.
+local function line_length(key)
+  local length = redis.pcall('ZCARD', parked_at(key))
+  return type(length) == 'number' and length or 0
+end
+
 -- Returns what goes before the names of all keys.  It may contain `kiq:`.
 local function prefix_of(key) return string.match(key, '^(.-)kiq:slots:') or '' end
 
@@ -69,9 +75,12 @@ end
 local function append_parked(key, queue, payload, digest)
   local head = prefix_of(key) .. 'queue:'
   local is_suspect = type(redis.pcall('HGET', key_with_prefix_of(key, 'suspects'), digest)) == 'string'
-  if not is_suspect or string.sub(queue, 1, #head) ~= head then return redis.call('RPUSH', queue, payload) end
-  redis.call('LLEN', queue) -- an error when it is not a list
-  redis.call('RPUSH', key_with_prefix_of(key, 'wake:' .. string.sub(queue, #head + 1)), payload)
+  if is_suspect and string.sub(queue, 1, #head) == head then
+    redis.call('LLEN', queue) -- an error when it is not a list
+    local wake = key_with_prefix_of(key, 'wake:' .. string.sub(queue, #head + 1))
+    if type(redis.pcall('RPUSH', wake, payload)) == 'number' then return end
+  end
+  redis.call('RPUSH', queue, payload)
 end
 
 -- Returns whether a queue is paused, so that nobody fetches what goes there.

@@ -24,7 +24,8 @@
 -- {"OK", {indexes of queues left alone}, {reasons}, deaths, index, {payloads}, index, {payloads}, ...}, oldest payload
 -- first; the n-th payload has the token "<epoch>.<call>.<n, 5 digits>".  A queue is left alone when a gate closes it,
 -- or it has only suspects that must wait (reason ""), or is not a list (reason: Redis' error); others are still served.
--- An index behind the last queue is not a queue: its reason is about a key of a gate or KEYS[3] that cannot be read.
+-- An index behind the last queue is not a queue: its reason is about a wake list, a key of a gate or KEYS[3] that
+-- cannot be read.
 -- A suspect is alone in its batch, so that a crash takes no other unit with it; `deaths` is then its count, else 0.
 -- When the caller may not take a suspect, the suspect goes to the back of its queue.
 -- Cost: O(queues + k).  The script touches only the tails of the lists.  It reads few large payloads that it does not
@@ -139,7 +140,9 @@ local function visit(at, pass)
     local length = redis.pcall('LLEN', queue)
     refusal = type(length) == 'table' and length.err or nil
     local rung = redis.pcall('LLEN', wake)
-    refusal = refusal or type(rung) == 'table' and rung.err or nil
+    if type(rung) == 'table' then -- a broken wake list holds up nothing: it counts as empty
+      idle_indexes[#idle_indexes + 1], reasons[#reasons + 1], rung = #names, wake .. ': ' .. rung.err, 0
+    end
     if not refusal and rung > 0 then
       if not closed[name] then take(wake, token_tail, payloads, has_suspects and math.min(SLICE, rung - 1) or 0) end
       -- Jobs of the wake list that are not taken go back to the front of their queue, newest first, and wake the next

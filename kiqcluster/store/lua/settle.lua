@@ -12,6 +12,7 @@
 --
 -- Operations (the table of effects; features add rows):
 --   give_back              RPUSH the payload as it was reserved: it is fetched next
+--   give_back_suspect queue   the same to a wake list, which only a reserve reads; to the queue if that has a wrong type
 --   rpush payload          the same with a changed payload
 --   lpush payload          to the back of the queue
 --   sadd member            (the set of queue names)
@@ -27,7 +28,8 @@
 --                          as clear; but if the key `marked` has this jid, a push was refused for it, and the payload
 --                          goes to the back of its queue: the key is then held by the jid `next`, for so many seconds.
 --                          Nothing of that happens if another job holds the key by now
---   absolve digest         a suspect has ended without killing its process: its count is cleared
+--   absolve digest         a suspect has ended without killing its process: its count is cleared, where
+--                          the key is a hash
 --   record score member timeout largest   a log of jobs: add, and drop what is too old or too many (dead_set.lua)
 --   increment field        a counter in a hash; one that cannot be written keeps no unit
 --   bury score member timeout largest   dead set: add; once per script, drop what is older than timeout seconds at
@@ -50,9 +52,14 @@ local buried -- arguments of the last bury, for the trim
 
 local effects = {
   give_back = function(key, _, payload) redis.call('RPUSH', key, payload) end,
+  give_back_suspect = function(key, arguments, payload)
+    if type(redis.pcall('RPUSH', key, payload)) ~= 'number' then redis.call('RPUSH', arguments[1], payload) end
+  end,
   rpush = function(key, arguments) redis.call('RPUSH', key, arguments[1]) end,
   lpush = function(key, arguments) redis.call('LPUSH', key, arguments[1]) end,
-  absolve = function(key, arguments) redis.call('HDEL', key, arguments[1]) end,
+  absolve = function(key, arguments)
+    if redis.call('TYPE', key).ok == 'hash' then redis.call('HDEL', key, arguments[1]) end
+  end,
   park = function(key, arguments, payload)
     park_job(key, arguments[1], payload)
     fill(key, limit_in_force(key, arguments[2], arguments[3]))
@@ -90,8 +97,8 @@ local effects = {
 }
 
 local types = {
-  give_back = 'list', rpush = 'list', lpush = 'list', sadd = 'set', zadd = 'zset', bury = 'zset', absolve = 'hash',
-  release = false, park = 'set', pass_on = false, record = 'zset', increment = false,
+  give_back = 'list', rpush = 'list', lpush = 'list', sadd = 'set', zadd = 'zset', bury = 'zset', absolve = false,
+  give_back_suspect = false, release = false, park = 'set', pass_on = false, record = 'zset', increment = false,
   clear = false, extend = false, hand_on = false,
 }
 

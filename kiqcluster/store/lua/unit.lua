@@ -12,9 +12,12 @@ local refusals = {} -- queue -> Redis' error: no second payload is read for a qu
 -- Appends a payload where it is fetched next.  A suspect goes to the wake list, which only a reserve reads: from the
 -- queue it might be moved into a hand list, and run beside others.  prefix: of queues, "queue:" included.
 local function append(prefix, queue, payload, is_suspect)
-  if not is_suspect then return redis.call('RPUSH', prefix .. queue, payload) end
-  redis.call('LLEN', prefix .. queue) -- an error when it is not a list
-  redis.call('RPUSH', string.gsub(prefix, 'queue:$', 'kiq:wake:') .. queue, payload)
+  if is_suspect then
+    redis.call('LLEN', prefix .. queue) -- an error when it is not a list
+    local wake = string.gsub(prefix, 'queue:$', 'kiq:wake:') .. queue
+    if type(redis.pcall('RPUSH', wake, payload)) == 'number' then return end -- else it has a wrong type
+  end
+  redis.call('RPUSH', prefix .. queue, payload)
 end
 
 -- Moves a unit to the end of its queue that is fetched next, and releases the keys that it holds.

@@ -16,7 +16,8 @@ PROCESSES ?= 4
 BIN    := $(VENV)/bin
 PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WALKS  := $(addprefix tests/properties/,test_rules.py test_hand_lists.py test_engine_states.py test_fetch_threads.py \
-            test_fetch_steps.py test_routing.py test_client.py test_deduplication.py test_capacity_walk.py)
+            test_fetch_steps.py test_routing.py test_client.py test_deduplication.py test_capacity_walk.py \
+            test_forged_fields.py)
 
 # Tests start some thousand Python processes: each would compile the whole package where this is set.
 unexport PYTHONDONTWRITEBYTECODE

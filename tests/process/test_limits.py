@@ -13,13 +13,14 @@ import pytest
 from kiqcluster.api import ParkedJobs, concurrency_limits, end_override, override_limit
 from kiqcluster.store import Store
 from tests.chaos.scale import sized
-from tests.kit import freeze, wait_until
+from tests.kit import TIMEOUT_SECONDS, freeze, wait_until
 from tests.process.test_idle import commands, wait_for_moment
 from tests.stage import Stage, pid_of
 
 APP = "tests.apps.limits"
 RECOVER_AFTER = "2"  # seconds
 PARKED_JOBS = sized(300, 100_000)
+PARKING_SECONDS = sized(TIMEOUT_SECONDS, 600.0)  # until all of them are parked
 WATCHED_SECONDS = 3  # each by itself
 
 
@@ -28,8 +29,8 @@ def noted(stage: Stage, what: str) -> list[str]:
     return [line.removeprefix(f"{what} ") for line in stage.notes() if line.startswith(f"{what} ")]
 
 
-def wait_parked(store: Store, name: str, count: int) -> None:
-    wait_until(lambda: len(ParkedJobs(name, store=store)) == count, f"{count} jobs of {name} to be parked")
+def wait_parked(store: Store, name: str, count: int, seconds: float = TIMEOUT_SECONDS) -> None:
+    wait_until(lambda: len(ParkedJobs(name, store=store)) == count, f"{count} jobs of {name} to be parked", seconds)
 
 
 def wait_over(stage: Stage) -> None:
@@ -148,6 +149,7 @@ def test_a_process_that_slept_through_its_recovery_has_lost_its_place_and_takes_
     wait_over(stage)
 
 
+@pytest.mark.timeout(sized(120, 1_200))
 def test_parked_jobs_cost_redis_nothing_while_they_wait(stage: Stage) -> None:
     stage.run_cluster("default", "-c", "3", app=APP, KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="5").wait_ready()
     stage.push("asleep", "first")
@@ -155,7 +157,7 @@ def test_parked_jobs_cost_redis_nothing_while_they_wait(stage: Stage) -> None:
     before = commands_per_second(stage.store)
 
     stage.push_many("asleep", [[str(number)] for number in range(PARKED_JOBS)])
-    wait_parked(stage.store, "asleep", PARKED_JOBS)
+    wait_parked(stage.store, "asleep", PARKED_JOBS, PARKING_SECONDS)
 
     assert commands_per_second(stage.store) <= before + 1
 

@@ -29,6 +29,7 @@ from kiqcluster.store.engine.units import Unit
 from tests.chaos.scale import sized
 from tests.in_process_worker import Worker
 
+pytestmark = pytest.mark.timeout(sized(120, 3_600))
 WALKS, STEPS = sized(12, 400), 60
 KEYS = ("x", "y")
 MAX_DEPTH = 3  # runs within runs

@@ -24,6 +24,7 @@ from kiqcluster.store.engine.units import Unit
 from tests.chaos.scale import sized
 from tests.in_process_worker import Worker
 
+pytestmark = pytest.mark.timeout(sized(120, 3_600))
 WALKS = sized(2, 40)
 EQUALS, OTHERS, LIMIT, THREADS = 100, 100, 2, 10
 MAX_BEGINS = 8  # of a job, on average: seldom 5, and 12 to 42 where jobs go to and fro

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -52,3 +54,19 @@ def test_the_demonstration_can_run_what_it_advises() -> None:
     recipe = (root / "Makefile").read_text().partition("$(VENV)/.demo: ")[2].partition("\n\n")[0]
 
     assert not advised or "[embedded,top]" in recipe
+
+
+def test_make_chaos_runs_each_file_that_has_a_full_size() -> None:
+    root = Path(__file__).resolve().parents[2]
+    ran = subprocess.run(["make", "--dry-run", "chaos"], cwd=root, capture_output=True, text=True, check=True)
+    paths = [word.partition("::")[0] for word in ran.stdout.partition("KIQ_CHAOS=full")[2].split() if "tests/" in word]
+
+    sizes = re.compile(r"[= (\[{]sized\(")
+    files = [path for path in sorted((root / "tests").rglob("test_*.py")) if sizes.search(path.read_text())]
+    assert len(files) > 20
+    missing = [
+        name
+        for name in (str(path.relative_to(root)) for path in files)
+        if not any(name == path or name.startswith(f"{path}/") for path in paths)
+    ]
+    assert missing == []

@@ -47,6 +47,11 @@ def seconds_put_off(store: Store, outcome: Outcome) -> float:
     return outcome.at - float(store.call("TIME")[0])
 
 
+def somebody_takes_a_place(store: Store, worker: Worker) -> None:
+    store.call("SADD", store.keys.running(NAME), f"{worker.name}/somebody")
+    store.call("HSET", store.keys.inflight(worker.name), "somebody:default", "{}")
+
+
 def is_all_free(store: Store) -> bool:
     return not store.call("KEYS", "kiq:held:*") and not store.call("KEYS", "kiq:rate:*:running")
 
@@ -261,7 +266,7 @@ class TestWaiting:
             with self.LIMIT:
                 assert len(running(store)) == 1
 
-        store.call("SADD", store.keys.running(NAME), f"{worker.name}/somebody")
+        somebody_takes_a_place(store, worker)
         patient.perform_async()
         outcomes: list[Outcome] = []
         thread = threading.Thread(target=lambda: outcomes.append(worker.run()))
@@ -290,7 +295,7 @@ class TestWaiting:
             with limits.concurrent(1, wait=0.5, name=NAME):
                 pytest.fail("there is no place")
 
-        store.call("SADD", store.keys.running(NAME), f"{worker.name}/somebody")
+        somebody_takes_a_place(store, worker)
         patient.perform_async()
         before = calls_of_scripts(store)
 
@@ -311,6 +316,35 @@ def test_a_place_of_a_process_that_is_gone_is_found_when_all_are_taken(
 
     assert isinstance(worker.run(), Done)
     assert len(running(store, "Sync")) == 1
+
+
+@pytest.mark.parametrize("spoil", [("DEL",), ("SET", "of another type")])
+def test_a_place_that_its_process_no_longer_knows_of_is_found_when_its_job_has_ended(
+    worker: Worker, other: Worker, registry: Registry, store: Store, spoil: tuple[str, ...]
+) -> None:
+    @job(name="Sync", rate_limit=limits.concurrent(1))
+    def sync() -> None:
+        worker.perform()
+
+    refused: list[Outcome] = []
+
+    def lose_and_ask(*_: Any) -> None:
+        command, *value = spoil
+        store.call("DEL", store.keys.held(worker.name))
+        store.call(command, store.keys.held(worker.name), *value)
+        worker.during = lambda *_: None
+        refused.append(other.run())
+
+    worker.during = lose_and_ask
+    for _ in range(3):
+        sync.perform_async()
+
+    worker.run()
+    store.call("DEL", store.keys.held(worker.name))
+
+    assert isinstance(refused[0], Deferred), "the job that has the place still ran"
+    assert isinstance(other.run(), Done)
+    assert is_all_free(store)
 
 
 def test_outside_of_a_job_it_is_refused(setup: Setup, store: Store) -> None:

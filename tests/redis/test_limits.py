@@ -436,11 +436,31 @@ class TestUpkeep:
 
         self.park(store, "kiq:slots:Sync", "Sync", *["a"] * 12)
         store.call("HSET", "kiq:members", "host", "1 boot ns 1 2")
+        store.call("HSET", "kiq:inflight:host", "1:default", "{}")
         store.call(*trace)
 
         upkeep.sweep()
 
         assert parked_count(store=store) == 12
+
+    def test_a_place_that_its_process_no_longer_knows_of_is_free_once_its_job_has_ended(
+        self, bench: Bench, sync: Definition, runtime: Runtime, registry: Registry, store: Store
+    ) -> None:
+        def sweep() -> None:
+            store.call("DEL", "kiq:limits:sweep")
+            LimitUpkeep(runtime, registry, 1).sweep()
+
+        override_limit("Sync", 1, timedelta(hours=1), store=store)
+        (unit, _), _ = bench.begin(sync, ("a",), ("b",))
+        (held,) = store.call("KEYS", "kiq:held:*")
+        store.call("DEL", held)
+
+        sweep()
+        assert bench.take(sync) == [], "it still runs"
+        bench.settle(unit)
+        sweep()
+
+        assert [action for _, action in bench.take(sync)] == ["go"]
 
     def test_jobs_of_an_unknown_class_go_on_as_before(self, upkeep: LimitUpkeep, store: Store) -> None:
         self.park(store, "kiq:slots:Gone", "Gone", "a", "a", "a")

@@ -36,6 +36,7 @@
 -- include holds
 -- include hand_lists
 -- include rates
+-- include holders
 -- include places
 -- include claims
 

@@ -1,5 +1,5 @@
 -- places: at most so many holders of a name at once.  Not a script of its own: others include it by `-- include places`,
--- after holds and rates.
+-- after holds, rates and holders.
 --
 -- kiq:rate:<name>           hash   `limit`: "concurrent <largest>", for those who look (rates.lua)
 -- kiq:rate:<name>:running   set    the holders.  Nobody waits in a line for it: what is refused comes back later
@@ -8,13 +8,13 @@
 
 local PLACE_KEPT_SECONDS = 7 * 86400 -- that a name stays listed after the last one took a place
 
--- Returns whether a holder has a place, or may take one.  A full set forgets a holder, chosen at random, whose process
--- is no member of the fleet: a process of an older release recovered it, or Redis lost what it held.
+-- Returns whether a holder has a place, or may take one.  A full set forgets a holder, chosen at random, that has no
+-- unit (holders.lua).
 local function has_place(key, largest, holder)
   local running = key .. ':running'
   if redis.call('SCARD', running) < largest or redis.call('SMISMEMBER', running, holder)[1] == 1 then return true end
   local prefix, other = string.match(key, '^(.-)kiq:rate:'), redis.call('SRANDMEMBER', running)
-  if redis.call('HGET', (prefix or '') .. 'kiq:members', string.match(other, '^(.*)/[^/]*$') or '') then return false end
+  if has_unit(prefix or '', other) then return false end
   redis.call('SREM', running, other)
   return redis.call('SCARD', running) < largest
 end

@@ -2,16 +2,16 @@
 -- send_parked: look at one line of parked jobs: send on what has room, forget what is over.
 --
 -- KEYS[1]  the set of limited size; the keys beside it are in parked.lua
--- KEYS[2]  kiq:members            hash    identity -> "epoch ..."
+-- KEYS[2]  kiq:members            hash    identity -> "epoch ..."; read by holders.lua
 -- ARGV[1]  limit, "" for the one that a worker has used last   ARGV[2] name of the limit
 --
 -- For a limit that was raised or is over, and as a safety net once a minute: a job that was sent back may be gone (deleted
--- by hand, run by Ruby), and somebody may have deleted the set.  A holder that is no member of the fleet has been recovered
--- by a process of an older release, which does not release places.
+-- by hand, run by Ruby), and somebody may have deleted the set.  Holders without a unit are removed (holders.lua).
 --
 -- Returns {jobs sent back, jobs that still wait, holders removed}.  May be sent again.  Cost: O(members of the set).
 
 -- include parked
+-- include holders
 
 local GRANT_KEPT_MS = 600000 -- from then on a job that was sent back counts as gone
 local MAX_POSITIONS = 10000 -- remembered of jobs that were sent back
@@ -21,10 +21,7 @@ local key, removed = KEYS[1], 0
 local members = redis.pcall('SCARD', key)
 if type(members) == 'number' and members <= PAGE then
   for _, holder in ipairs(redis.call('SMEMBERS', key)) do
-    local identity = string.match(holder, '^(.*)/[^/]*$')
-    if not identity or not redis.call('HGET', KEYS[2], identity) then
-      removed = removed + redis.call('SREM', key, holder)
-    end
+    if not has_unit(prefix_of(key), holder) then removed = removed + redis.call('SREM', key, holder) end
   end
 end
 

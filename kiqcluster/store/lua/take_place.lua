@@ -13,6 +13,7 @@
 -- include holds
 -- include hand_lists
 -- include rates
+-- include holders
 -- include places
 
 if not (redis.call('HGET', KEYS[1], ARGV[1]) or take_over(KEYS[1], ARGV[1])) then return 'LOST' end

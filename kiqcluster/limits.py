@@ -30,7 +30,7 @@ from kiqcluster.process.delivery import VIA
 from kiqcluster.process.runtime import JobContext, current_job, current_setup
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, PROMISED_BY, Payload, new_jid
-from kiqcluster.store.limit_places import FULL, LOST, leave_place, take_place
+from kiqcluster.store.limits.places import FULL, LOST, leave_place, take_place
 from kiqcluster.store.scripts import RATE, Call, Word, run_script
 
 __all__ = [

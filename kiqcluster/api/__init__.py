@@ -1,12 +1,13 @@
 """Inspection: what lies in a Redis that Sidekiq's processes share, ours and Ruby's, and changes to it.
 
 Read in this order: records (a job), queues, sets and limits (where jobs lie), then stats, processes,
-execution_metrics, deploys, strikes, locks, rates; dashboard and throughput for live screens.
+execution_metrics, deploys, strikes, locks, rates, cron; dashboard and throughput for live screens.
 _store says where all of them look, _pages how queues and sets of any size are read.
 """
 
 from kiqcluster.api._pages import Order
 from kiqcluster.api._store import shards
+from kiqcluster.api.cron import CronSet, CronStatus, RubyCronJob
 from kiqcluster.api.deploys import Mark, mark, marks
 from kiqcluster.api.execution_metrics import ExecutionCount, ExecutionMetrics, JobExecutions
 from kiqcluster.api.limits import (
@@ -29,6 +30,8 @@ from kiqcluster.api.stats import History, Stats
 from kiqcluster.api.strikes import StrikeSet
 
 __all__ = [
+    "CronSet",
+    "CronStatus",
     "DeadSet",
     "DroppedSet",
     "ExecutionCount",
@@ -51,6 +54,7 @@ __all__ = [
     "QueueSummary",
     "RateStatus",
     "RetrySet",
+    "RubyCronJob",
     "ScheduledSet",
     "SortedEntry",
     "Stats",

@@ -2,7 +2,7 @@
 
 LimitStatus   one limit, or one key of it: places held and by whom, jobs parked, the limit, its override
 ParkedJobs    the parked jobs of a limit: to look at, and to delete
-override_limit, end_override   another limit for a while (store/parking.py)
+override_limit, end_override   another limit for a while (store/limits/parking.py)
 
 What is known of a limit without parked jobs is what a worker has used last.
 """
@@ -20,8 +20,9 @@ from kiqcluster.api._store import integer, store_in_force
 from kiqcluster.api.records import JobRecord, is_verbatim, renamed
 from kiqcluster.errors import UsageError
 from kiqcluster.sidekiq.payload import check_queue_name
-from kiqcluster.store import Store, parking
+from kiqcluster.store import Store
 from kiqcluster.store.entry_moves import STAGE, DeadSetLimits, Move, drop_entries, move_entries
+from kiqcluster.store.limits import parking
 from kiqcluster.store.search import search_entries
 from kiqcluster.store.shard_moves import ShardMove
 from kiqcluster.store.store import scan

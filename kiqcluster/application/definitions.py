@@ -16,7 +16,11 @@ from kiqcluster.application.registry import BY_KEYWORD, Definition, current_regi
 from kiqcluster.errors import InvalidPush, JobDefinitionError
 from kiqcluster.sidekiq.payload import check_queue_name
 
-__all__ = ["check_function", "define", "queue_for", "underscored", "wire_name_of"]
+__all__ = ["check_function", "cron_queue", "define", "queue_for", "underscored", "wire_name_of"]
+
+CRON_NAMESPACE = "cronjob"  # of the queues of jobs with a schedule that declare none (GitLab)
+DEFAULT_QUEUE = "default"
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def wire_name_of(name: str | None, own: str, namespace: str | None) -> str:
@@ -66,6 +70,8 @@ def define(
         raise JobDefinitionError(f"{name}: concurrency_key = … has no effect without a concurrency_limit")
     is_active_job = checked.get("active_job", False)
     _check_signature(name, signature, target, () if is_active_job else BY_KEYWORD)
+    if "cron" in checked:
+        checked = _with_cron_defaults(name, checked, signature)
     queue = queue_for(name, checked)
     wire = {key: value for key, value in checked.items() if OPTIONS[key].on_wire and key != "queue"}
     if "loggable_arguments" in checked:
@@ -86,6 +92,23 @@ def define(
         definition = definition.with_envelope()
     current_registry().add(definition)
     return definition
+
+
+def _with_cron_defaults(name: str, options: dict[str, Any], signature: inspect.Signature) -> dict[str, Any]:
+    """Return the options of a job with a schedule.  Raises JobDefinitionError for one that needs arguments.
+
+    It lands in the namespace `cronjob` and is not retried, since it comes again, unless it declares otherwise.
+    """
+    needed = [
+        each for each in signature.parameters.values() if each.default is each.empty and each.kind not in VARIADIC
+    ]
+    if needed:
+        raise JobDefinitionError(
+            f"{name}: a job with the option cron runs without arguments, and {needed[0].name} has no default; give it "
+            f"one, or write the entry with args into the configuration: [cron.{underscored(name)}]"
+        )
+    defaults = {} if options.keys() & {"queue", "queue_namespace"} else {"queue_namespace": CRON_NAMESPACE}
+    return {"retry": 0, **defaults, **options}
 
 
 def _positions(name: str, signature: inspect.Signature, arguments: Iterable[int | str]) -> frozenset[int]:
@@ -111,9 +134,18 @@ def queue_for(name: str, options: Mapping[str, Any]) -> str:
     if namespace is not None:
         queue = f"{namespace}:{queue or underscored(name)}"
     try:
-        return check_queue_name(queue or "default")
+        return check_queue_name(queue or DEFAULT_QUEUE)
     except InvalidPush as error:
         raise JobDefinitionError(f"{name}: {error}") from error
+
+
+def cron_queue(name: str, own: str, routed: str) -> str:
+    """Return the queue of the jobs of a cron entry that names none.  own: of the class.  routed: by the routing rules.
+
+    Where neither the class nor a rule names one, it is in the namespace `cronjob`.
+    """
+    is_undeclared = own == routed == DEFAULT_QUEUE
+    return queue_for(name, {"queue_namespace": CRON_NAMESPACE}) if is_undeclared else routed
 
 
 def underscored(name: str) -> str:

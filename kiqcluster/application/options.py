@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from kiqcluster.errors import InvalidPush, JobDefinitionError
+from kiqcluster.errors import InvalidPush, JobDefinitionError, UsageError
 from kiqcluster.limits import RateLimit
 from kiqcluster.policies import Policy
 from kiqcluster.process.config import NO_LIMIT
 from kiqcluster.sidekiq.payload import check_queue_name
 from kiqcluster.sidekiq.queue_groups import MAX_WEIGHT
+from kiqcluster.sidekiq.schedules import Schedule
 
 __all__ = [
     "CLAIMING",
@@ -113,6 +114,8 @@ class JobOptions(PushOptions, total=False):
     max_retries_after_interruption: int
     timeout: float
     timeout_hard: float
+    cron: str
+    tz: str
     rate_limit: RateLimit
     policy: Policy | Sequence[Policy]
     concurrency_limit: int | str | Callable[[], int | str]
@@ -227,6 +230,8 @@ OPTIONS: dict[str, Option] = {
             f"how many processes may die of it, and how often a forced stop may interrupt it; {NO_LIMIT}: no limit",
             on_wire=False,
         ),
+        Option("cron", _is_text, "5 or 6 fields as in '0 9 * * *', or a macro such as @daily", on_wire=False),
+        Option("tz", _is_text, "the name of a time zone such as Europe/Berlin", on_wire=False),
         Option("timeout", _is_duration, "seconds, more than 0", on_wire=False),
         Option("timeout_hard", _is_duration, "seconds, more than 0", on_wire=False),
         Option(
@@ -314,6 +319,18 @@ def check_combinations(options: Mapping[str, Any], name: str) -> None:
             "the job needs time to end by itself; make timeout_hard the larger one"
         )
     _check_deduplication(options, name)
+    _check_cron(options, name)
+
+
+def _check_cron(options: Mapping[str, Any], name: str) -> None:
+    """Raise JobDefinitionError for a schedule without ticks, or a time zone without a schedule."""
+    if "tz" in options and "cron" not in options:
+        raise JobDefinitionError(f"{name}: tz has no effect without cron, the schedule whose time zone it is")
+    if "cron" in options:
+        try:
+            Schedule.parse(options["cron"], options.get("tz"))
+        except UsageError as error:
+            raise JobDefinitionError(f"{name}: {error}") from error
 
 
 def _check_deduplication(options: Mapping[str, Any], name: str) -> None:

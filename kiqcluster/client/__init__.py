@@ -4,5 +4,6 @@ Read in this order:
 router      the queue of a job class, by the routing rules
 client      Client: pushes jobs, through client middleware and the client halves of the features
 writes      pushed jobs to Redis, many in one round trip
+cron_jobs   what a cron entry enqueues
 reenqueue   a due entry, or a job retried by hand, becomes a job of a queue: client middleware again
 """

@@ -143,17 +143,26 @@ class Client:
     ) -> Jid | None:
         """Push one job; `push` and the verbs of jobs call this.
 
-        options: payload keys, including retry and queue.  at: None, or a time as for due_at.
-        definition: gives the form of the payload.
+        options: payload keys, retry and queue included.  at: as for due_at.  definition: for the form of the payload.
         """
+        ready = self.prepare(name, options, arguments, at, jid, definition)
+        return ready and self._write([ready], wait_replicas, name, definition).get(ready.jid, ready.jid)
+
+    def prepare(
+        self,
+        name: str,
+        options: Mapping[str, JSON],
+        arguments: list[JSON],
+        at: Any = None,
+        jid: str | None = None,
+        definition: Definition | None = None,
+    ) -> Ready | None:
+        """Return a job as `enqueue` writes it, or None if middleware stopped it; for those who write it themselves."""
         if definition is not None and definition.enveloped is not None:
             name, options, envelop = definition.enveloping(options, self._clock.now())
             arguments = envelop(arguments)
         due = None if at is None else _due(at, self._clock.now())
-        ready = self._prepare(name, with_context(options), arguments, due, jid, definition)
-        if ready is None:
-            return None
-        return self._write([ready], wait_replicas, name, definition).get(ready.jid, ready.jid)
+        return self._prepare(name, with_context(options), arguments, due, jid, definition)
 
     def enqueue_bulk(
         self,
@@ -166,8 +175,7 @@ class Client:
     ) -> list[Jid | None]:
         """Push jobs of one class; `push_bulk` and `perform_bulk` call this.
 
-        at: None, a time, or one per job.  definition: its signature checks the lists, and it gives the form of the
-        payloads.
+        at: None, a time, or one per job.  definition: checks the lists, and gives the form of the payloads.
         Raises PushError, which names the first invalid entry, before anything is enqueued; StoreError, whose `enqueued`
         has the jids written so far.
         """

@@ -13,10 +13,10 @@ from kiqcluster.process.delivery import Ready
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.store import Connection, Store
-from kiqcluster.store.guarded_push import GuardedJob, push_guarded
+from kiqcluster.store.guarded_push import GuardedJob, Refusal, push_guarded
 from kiqcluster.store.wire import Command
 
-__all__ = ["MAX_JOBS_PER_ROUND_TRIP", "Refused", "round_trips", "write"]
+__all__ = ["MAX_JOBS_PER_ROUND_TRIP", "Refused", "round_trips", "write", "write_each"]
 
 MAX_JOBS_PER_ROUND_TRIP = 1_000  # jobs in one round trip (sidekiq client.rb)
 # Bytes in one round trip, unless one job has more: memory holds them thrice, and the transfer has a time limit.
@@ -76,6 +76,19 @@ def write(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replica
         said = f"stored, but {replies[-1]} of {wait_replicas} replicas have confirmed it within {wait_seconds:g} s"
         raise NotReplicated(said, tuple(written), wait_replicas, replies[-1])
     return refused
+
+
+def write_each(store: Store, jobs: Sequence[Ready]) -> list[Refusal | RedisRefused | None]:
+    """Write jobs with rows; return None for each that is written, else the guard or the error that refused it.
+
+    As many round trips as `round_trips` yields.  Raises RedisUnavailable, ReplyLost.
+    """
+    results: list[Refusal | RedisRefused | None] = []
+    for part in round_trips(jobs):
+        rows = [GuardedJob(job.queue, job.at, job.encoded, job.rows) for job in part]
+        with store.borrowed() as connection:
+            results += push_guarded(connection, store.keys, rows)
+    return results
 
 
 def _commands(keys: Keys, jobs: Sequence[Ready]) -> list[tuple[Command, list[Ready]]]:

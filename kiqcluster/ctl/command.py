@@ -15,6 +15,7 @@ from kiqcluster.ctl.fleet.ps import ps
 from kiqcluster.ctl.fleet.routes import routes
 from kiqcluster.ctl.fleet.signals import dump, signal
 from kiqcluster.ctl.fleet.steer import kill, quiet, reload, resume, roll
+from kiqcluster.ctl.jobs.cron import cron
 from kiqcluster.ctl.jobs.enqueue import enqueue
 from kiqcluster.ctl.jobs.entry_commands import dead, dropped, retries, scheduled
 from kiqcluster.ctl.jobs.jobs import jobs
@@ -100,7 +101,7 @@ def command() -> None:
 
 
 READ_COMMANDS = (ps, top, busy, monitor, stats, routes, exporter, completion)
-JOB_COMMANDS = (enqueue, queues, jobs, limits, locks, retries, scheduled, dead, dropped, strike, migrate)
+JOB_COMMANDS = (enqueue, queues, jobs, limits, locks, retries, scheduled, dead, dropped, strike, cron, migrate)
 ORDER_COMMANDS = (quiet, resume, roll, reload, deploy, signal, dump, kill)
 
 for each in (*READ_COMMANDS, *JOB_COMMANDS, *ORDER_COMMANDS):

@@ -9,6 +9,7 @@ strikes        `kiqctl strike`: an operator defers or drops some jobs for a whil
 policies       `policy`: code of the application decides before each run: run, defer or drop
 rate_limits    `rate_limit`: at most so many starts in a period
 concurrency_limit   `concurrency_limit`: at most so many jobs of a class or key run at once
+cron           `cron`: jobs on a schedule; below the stacks, which see their pushes
 context        who enqueued a job and for which request; direct calls of the client, beside the stacks
 encryption     `encrypt`: the last argument is a secret; below the stacks, which see what is stored
 timeouts       `timeout`, `timeout_hard`: for how long a job may run; below the stacks

@@ -23,7 +23,7 @@ from kiqcluster.sidekiq.outcome import Deferred, Dropped, Effect
 from kiqcluster.sidekiq.payload import MAX_EPOCH_SECONDS, Payload
 from kiqcluster.store.engine.units import BeginVerdict
 
-__all__ = ["ACTIONS", "MAX_STRIKES", "STRIKES", "Strike", "Strikes"]
+__all__ = ["ACTIONS", "MAX_STRIKES", "MAX_STRIKE_BYTES", "STRIKES", "Strike", "Strikes"]
 
 MAX_STRIKES = 100  # at a time; each heartbeat reads all of them, and a few more (publish.lua)
 MAX_STRIKE_BYTES = 10_000  # of one strike in Redis; workers do not read a larger one
@@ -121,7 +121,7 @@ class Strikes:
             return False, []
         strikes, errors = list[Strike](), list[ValueError]()
         if why:
-            errors.append(ValueError(f"kiq:strikes: {why}; strikes that are not read have no effect"))
+            errors.append(ValueError(f"strikes: {why}; those that are not read have no effect"))
         for identifier, value in sorted(raw.items()):
             try:
                 strikes.append(Strike.read(identifier, value))

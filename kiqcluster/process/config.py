@@ -16,6 +16,7 @@ from typing import Any, Literal, TextIO, TypedDict
 from urllib.parse import urlsplit
 
 from kiqcluster.errors import UsageError
+from kiqcluster.sidekiq.cron_entries import CronEntry
 from kiqcluster.sidekiq.encryption import parse_keys
 from kiqcluster.sidekiq.queue_groups import GroupSetting
 from kiqcluster.sidekiq.routing import RoutingRule
@@ -222,6 +223,13 @@ class Config:
     routing: tuple[RoutingRule, ...] = setting(
         (), "rules selector → queue for pushes of job classes; the first that matches decides", flag=False, in_code=True
     )
+    cron: tuple[CronEntry, ...] = setting(
+        (), "jobs that are enqueued on a schedule: [cron.NAME] schedule, job, args, tz", flag=False
+    )
+    cron_file: str | None = setting(None, "YAML or TOML file with more of them, read by each worker", flag=False)
+    cron_application: str | None = setting(
+        None, "name for whose entries these are, where applications share a Redis; default: what -r names", flag=False
+    )
     encryption_keys: str = setting(
         "",
         "VERSION:KEY, separated by blanks; the newest encrypts; empty = none",
@@ -261,6 +269,10 @@ class Config:
         """Return the default path of this process' control socket; None if there is no directory for it."""
         folder = os.environ.get("XDG_RUNTIME_DIR", "")
         return f"{folder}/kiqcluster-{os.getpid()}.sock" if Path(folder).is_absolute() else None
+
+    def known_cron_application(self) -> str:
+        """Return the name under which this application declares its cron entries."""
+        return self.cron_application or " ".join(self.require) or self.known_tag()
 
     def known_tag(self) -> str:
         """Return the process tag: the given one, else the directory's name (the release's parent for Capistrano)."""

@@ -22,11 +22,12 @@ from typing import Any, get_type_hints
 from kiqcluster.errors import UsageError
 from kiqcluster.process.config import Config, Origins, check, settings
 from kiqcluster.process.durations import parse_duration
+from kiqcluster.sidekiq.cron_entries import CronEntry, parse_entries
 from kiqcluster.sidekiq.queue_groups import GroupSetting
 from kiqcluster.sidekiq.routing import Rules, parse_rules
 from kiqcluster.store.shards import Shard, parse_shards
 
-__all__ = ["check_configurable", "load", "load_part", "missing_section", "with_configured"]
+__all__ = ["check_configurable", "load", "load_part", "missing_section", "read_cron_file", "with_configured"]
 
 CONFIG_FILES = ("kiqcluster.toml", "pyproject.toml")
 NON_SETTING_VARIABLES = frozenset({"KIQ_SLOT", "KIQ_REQUIRE_ALL"})  # a worker's slot, a switch of the tests
@@ -157,6 +158,30 @@ def missing_section(config: Config, origins: Origins, file: str | None = None) -
     return f"{path} has no section [env.{config.environment}], only {there}; its common part holds alone"
 
 
+def read_cron_file(path: Path) -> tuple[CronEntry, ...]:
+    """Return the cron entries of a TOML file, or of a YAML file such as sidekiq-cron's.  Raises UsageError."""
+    try:
+        text = path.read_text()
+        document = tomllib.loads(text) if path.suffix == ".toml" else _read_yaml(path, text)
+    except (OSError, ValueError) as error:  # also of TOML and UTF-8
+        raise UsageError(f"cron_file {path} cannot be read ({error})") from error
+    try:
+        return parse_entries({} if document is None else document)
+    except UsageError as error:
+        raise UsageError(f"cron_file {path}: {error}") from error
+
+
+def _read_yaml(path: Path, text: str) -> Any:
+    try:
+        import yaml  # an extra
+    except ImportError as error:
+        raise UsageError(f"cron_file {path} is YAML, which needs an extra: pip install 'kiqcluster[yaml]'") from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"it is not valid YAML: {error}") from error
+
+
 # sources
 
 
@@ -224,6 +249,7 @@ FIELD_TYPES = get_type_hints(Config)
 READERS: dict[Any, Callable[[Any], Any]] = {  # type → function that reads its values; raises UsageError or ValueError
     Rules: parse_rules,
     tuple[Shard, ...]: parse_shards,
+    tuple[CronEntry, ...]: parse_entries,
     tuple[str | GroupSetting, ...]: lambda raw: _as_groups(raw),
 }
 DURATION_HELP = "it takes a number of seconds, or a duration as in 90s, 15m or 1h30m"

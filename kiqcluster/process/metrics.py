@@ -24,6 +24,7 @@ from kiqcluster.process.tallies import (
     COMPLETION_BUCKETS,
     COMPLETION_INDEXES,
     CPU_BUCKETS,
+    CRON_BUCKETS,
     FINE_BUCKETS,
     QUEUE_BUCKETS,
     SKIP_REASONS,
@@ -120,6 +121,8 @@ LONGEST = Family(
     mode="max",
 )
 DEAD_DROPPED = Family("sidekiq_dead_jobs_dropped", "counter", "Dead jobs dropped to keep the limits of the dead set")
+CRON_LATENESS = Family("sidekiq_cron_lateness_seconds", "histogram", "Seconds from a tick to the push of its job")
+CRON_REFUSED = Family("sidekiq_cron_refused", "counter", "Ticks whose job a lock refused (deduplicate)")
 # GitLab's service level indicators: all runs, and those within the target of their urgency.
 RUNS_JUDGED = Family("gitlab_sli_sidekiq_execution_apdex", "counter", "Runs of jobs with an urgency that succeeded")
 RUNS_IN_TIME = Family("gitlab_sli_sidekiq_execution_apdex_success", "counter", "Those that were within their target")
@@ -139,7 +142,9 @@ QUEUEING_LAYOUT = _histogram(((), QUEUE_BUCKETS))
 COUNTER_LAYOUT: Layout = (("_total", ()),)
 SKIPPED_LAYOUT: Layout = tuple(("_total", (("action", action),)) for action in SKIPS)
 SKIPPED_FOR_LAYOUT: Layout = tuple(("_total", (("action", each), ("reason", why))) for each, why in SKIP_REASONS)
+CRON_LAYOUT = _histogram(((), CRON_BUCKETS))
 DEAD_DROPPED_LAYOUT: Layout = tuple(("_total", (("reason", reason),)) for reason in ("too_old", "too_many"))
+OF_PROCESS = (RUNNING, LONGEST, CONCURRENCY, DEAD_DROPPED, CRON_LATENESS, CRON_REFUSED)
 ROWS = (  # of each job and queue
     (COMPLETION, COMPLETION_LAYOUT),
     (QUEUEING, QUEUEING_LAYOUT),
@@ -193,6 +198,8 @@ class JobMetrics(Collector):
         self._has_told = False
         self._dead_dropped, self._told_dead_dropped = [0.0, 0.0], [-1.0, -1.0]  # too old, too many
         self._dropping = Lock()  # guards _dead_dropped: several threads bury
+        self._cron_lateness, self._cron_refused = Histogram(CRON_BUCKETS), 0  # the poller's thread writes them
+        self._told_cron: tuple[float, ...] = ()
 
     def tallies(self) -> Tallies:
         """Return new tallies, which one processor writes."""
@@ -213,6 +220,21 @@ class JobMetrics(Collector):
         with self._dropping:
             old, many = self._dead_dropped
             self._dead_dropped = [old + too_old, many + too_many]
+
+    def count_cron(self, seconds: float, *, is_refused: bool) -> None:
+        """Count a tick that this process has taken, so many seconds after its time.  From one thread."""
+        self._cron_lateness.observe(seconds)
+        self._cron_refused += is_refused
+
+    def _cron(self) -> list[Row]:
+        """Return the rows about cron entries; none until this process has taken a tick."""
+        if not any(self._cron_lateness.counts):
+            return []
+        values = self._cron_lateness.values()
+        return [
+            Row(CRON_LATENESS, (), CRON_LAYOUT, values),
+            Row(CRON_REFUSED, (), COUNTER_LAYOUT, [self._cron_refused]),
+        ]
 
     def executions(self) -> dict[str, Executions]:
         """Return job name → its runs since the process started."""
@@ -250,6 +272,10 @@ class JobMetrics(Collector):
         if (dropped := self._dead_dropped) != self._told_dead_dropped:
             self._told_dead_dropped = dropped
             rows.append(Row(DEAD_DROPPED, (), DEAD_DROPPED_LAYOUT, dropped))
+        cron = self._cron()
+        if (news := tuple(value for row in cron for value in row.values)) != self._told_cron:
+            self._told_cron = news
+            rows += cron
         return rows
 
     def collect(self) -> Iterator[Metric]:
@@ -261,9 +287,9 @@ class JobMetrics(Collector):
         rows += [self._gauge(RUNNING, key, running[key]) for key in {**keys, **running}]
         rows += [self._gauge(LONGEST, key, longest.get(key, 0.0)) for key in {**keys, **running}]
         rows.append(Row(CONCURRENCY, (), PLAIN, [self._concurrency]))
-        rows.append(Row(DEAD_DROPPED, (), DEAD_DROPPED_LAYOUT, self._dead_dropped))
+        rows += [Row(DEAD_DROPPED, (), DEAD_DROPPED_LAYOUT, self._dead_dropped), *self._cron()]
         metrics: dict[str, Metric] = {}
-        for family in (*(family for family, _ in ROWS), RUNNING, LONGEST, CONCURRENCY, DEAD_DROPPED):
+        for family in (*(family for family, _ in ROWS), *OF_PROCESS):
             metrics[family.name] = Metric(family.name, family.text, family.kind)
         for row in rows:
             for (suffix, labels), value in zip(row.layout, row.values, strict=True):

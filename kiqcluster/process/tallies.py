@@ -22,6 +22,7 @@ __all__ = [
     "COMPLETION_BUCKETS",
     "COMPLETION_INDEXES",
     "CPU_BUCKETS",
+    "CRON_BUCKETS",
     "DEFERRED",
     "DROPPED",
     "EXECUTION_BUCKETS",
@@ -42,6 +43,7 @@ __all__ = [
 COMPLETION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0, 600.0)  # seconds
 QUEUE_BUCKETS = (0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0)
 CPU_BUCKETS = (0.1, 0.5, 1.0, 2.5)
+CRON_BUCKETS = (0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3_600.0)
 EXECUTION_BUCKETS = (  # milliseconds; one more bucket is for longer runs (sidekiq metrics/shared.rb)
     *(20, 30, 45, 65, 100, 150, 225, 335, 500, 750, 1_100, 1_700, 2_500, 3_800, 5_750, 8_500),
     *(13_000, 20_000, 30_000, 45_000, 65_000, 100_000, 150_000, 225_000, 335_000),

@@ -10,6 +10,7 @@ encryption     an encrypted argument: its form, and the keys
 keys           every Redis key
 selectors      the grammar of selectors: expressions over the attributes of job classes
 routing        the forms of routing rules, and which one matches a class
+schedules      cron expressions and their ticks; cron_entries: what is enqueued at them
 queue_groups   the grammar of the command line's queue groups; the queues that a selector stands for
 outcome        the possible results of a unit
 """

@@ -147,6 +147,10 @@ class Keys:
         """string: the same under the name that Sidekiq 7 reads."""
         return f"{self.prefix}{name}-{at:%d-%H}:{at.minute}"
 
+    def cron_jobs(self, namespace: str = "") -> str:
+        """set: keys of the records of sidekiq-cron, hashes; "" for those of its releases before 2."""
+        return f"{self.prefix}cron_jobs:{namespace}" if namespace else f"{self.prefix}cron_jobs"
+
     # ours
 
     @property
@@ -276,6 +280,30 @@ class Keys:
     def struck(self) -> str:
         """hash: id of a strike → number of jobs that it has deferred or dropped."""
         return f"{self.prefix}kiq:struck"
+
+    @property
+    def cron(self) -> str:
+        """hash: name of a cron entry → JSON (sidekiq/cron_entries.py)."""
+        return f"{self.prefix}kiq:cron"
+
+    @property
+    def cron_ticks(self) -> str:
+        """zset: name of a cron entry that is enabled by its next tick, epoch seconds."""
+        return f"{self.prefix}kiq:cron:ticks"
+
+    @property
+    def cron_disabled(self) -> str:
+        """set: names of the cron entries that somebody has disabled."""
+        return f"{self.prefix}kiq:cron:disabled"
+
+    @property
+    def cron_applications(self) -> str:
+        """hash: application → digest of the entries that it has declared, or `writing <token>` while it does so."""
+        return f"{self.prefix}kiq:cron:applications"
+
+    def cron_history(self, name: str) -> str:
+        """list: JSON about the latest jobs of a cron entry, newest first."""
+        return f"{self.prefix}kiq:cron:history:{name}"
 
     @property
     def moving(self) -> str:

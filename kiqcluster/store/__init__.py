@@ -11,8 +11,8 @@ commands     the commands that a worker runs, and a trial of each at boot
 engine/      the operations of a worker: join, reserve, settle, resync, recover, move_due
 entry_moves  moves entries of sets and jobs of queues; search: finds those that contain a text
 guarded_push writes a job only if the guards in its rows are true
-parking      the lines of jobs that wait for a place in a limit, and overrides of limits
-limit_places a running job takes and leaves places of concurrent limits
+limits/      the lines of jobs that wait for a place in a limit; places of running jobs
+cron         cron entries: written, read, and taken from one tick to the next
 shards       the named Redis servers of the configuration; shard_moves: jobs on their way to another one
 embedded     the private server of `--embedded`, its address and its command line
 

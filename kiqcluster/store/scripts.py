@@ -48,9 +48,11 @@ __all__ = [
     "SEND",
     "SEND_PARKED",
     "SETTLE",
+    "SKIP_TICKS",
     "STALE_HANDS",
     "TAKE_PLACE",
     "TRIM_DEAD",
+    "WRITE_CRON",
     "Call",
     "Script",
     "Word",
@@ -129,6 +131,8 @@ LEAVE_PLACE = load("leave_place")
 READ_RATE = load("read_rate")
 SEND = load("send")
 SEND_PARKED = load("send_parked")
+WRITE_CRON = load("write_cron")
+SKIP_TICKS = load("skip_ticks")
 
 
 def row_words(rows: Sequence[Effect], keys: list[str], index_by_key: dict[str, int]) -> list[Word]:

@@ -11,7 +11,7 @@ import select
 import selectors
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -19,7 +19,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kiqcluster.application import loading
+from kiqcluster.application.definitions import cron_queue
+from kiqcluster.application.registry import current_registry
 from kiqcluster.errors import ApplicationError, ExitCode, KiqError, UsageError
+from kiqcluster.features.cron import declared_entries
 from kiqcluster.ipc.frames import Channel
 from kiqcluster.ipc.thread_stacks import ThreadStacks
 from kiqcluster.process.clock import Clock
@@ -50,6 +53,7 @@ class Catalogue:
     jobs: (name, declared queue) of each.  version: of the kiqcluster that is installed now, which may be another than
     runs.  preflight: what its configuration would change, if that was requested.  attributes: of each job.
     rules: the routing rules of its code, which hold where the configuration has none.
+    cron: (job, queue) of each cron entry of the configuration, "" for a queue that the job decides.
     """
 
     jobs: tuple[tuple[str, str], ...]
@@ -57,6 +61,7 @@ class Catalogue:
     preflight: PreflightReport = field(default_factory=PreflightReport)
     attributes: tuple[JobAttributes, ...] = ()
     rules: Rules = ()
+    cron: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(
@@ -65,11 +70,13 @@ class Catalogue:
         version: str = VERSION,
         preflight: PreflightReport | None = None,
         rules: Rules = (),
+        cron: Sequence[Sequence[str]] = (),
     ) -> Catalogue:
         """Return the catalogue of jobs that `application.describe` has described."""
         attributes = tuple(attributes_of(job["name"], job["queue"], job["attributes"]) for job in described)
         jobs = tuple((job["name"], job["queue"]) for job in described)
-        return cls(jobs, version, preflight or PreflightReport(), attributes, rules)
+        entries = tuple((job, queue) for job, queue in cron)
+        return cls(jobs, version, preflight or PreflightReport(), attributes, rules, entries)
 
     def rules_in_force(self, config: Config) -> Rules:
         """Return the routing rules of the configuration, else those of the application."""
@@ -100,11 +107,25 @@ class Catalogue:
         rules = self.rules_in_force(config)
         jobs = [routed(rules, job) for job in self.attributes] if rules else []
         own = {queue for _, queue in self.jobs} if not (shard or rules) else set()
-        return frozenset({job.queue for job in jobs if job.shard == shard} | own | set(config.queues))
+        cron = {queue for queue, place in self._cron_queues(config) if place == shard}
+        return frozenset({job.queue for job in jobs if job.shard == shard} | own | cron | set(config.queues))
 
     def known_queues(self, config: Config) -> frozenset[str]:
         """Return the queue names of the jobs and of the configuration."""
-        return frozenset({queue for _, queue in self.routed(config)} | set(config.queues))
+        cron = {queue for queue, _ in self._cron_queues(config)}
+        return frozenset({queue for _, queue in self.routed(config)} | cron | set(config.queues))
+
+    def _cron_queues(self, config: Config) -> Iterator[tuple[str, str]]:
+        """Yield queue and shard of the jobs of each cron entry."""
+        by_name = {name: job for (name, _), job in zip(self.jobs, self.attributes, strict=False)}
+        rules = self.rules_in_force(config)
+        for name, queue in self.cron:
+            job = by_name.get(name)
+            if job is None:
+                yield queue, ""
+            else:
+                route = routed(rules, job)
+                yield queue or cron_queue(name, job.queue, route.queue), route.shard
 
 
 Then = Callable[[Catalogue], None]
@@ -152,7 +173,8 @@ class CatalogueChild:
                 error = frame.get("outlook", {}).get("error", "")
                 report = PreflightReport(error, **settings)
                 rules = parse_rules(frame.get("routing", ()))
-                return Catalogue.of(frame["jobs"], frame.get("version", VERSION), report, rules)
+                version, cron = frame.get("version", VERSION), frame.get("cron", ())
+                return Catalogue.of(frame["jobs"], version, report, rules, cron)
         if self.channel.closed:
             how = self._death() or "closed its connection to the supervisor"
             raise ApplicationError(
@@ -340,13 +362,15 @@ def _describe_application(
         rules = parse_rules(current_setup().settings.get("routing", ()))
         for rule in rules:
             check_shard(rule.shard, config.shards)
+        cron = [(each.job, each.queue) for each in declared_entries(config, current_registry(), directory)]
     except KiqError as error:
         channel.send("catalogue", error=str(error))
         _flush(channel)
         return ExitCode.APPLICATION
-    report = PreflightReport() if preflight is None else preflight(Catalogue.of(jobs, rules=rules).known)
+    report = PreflightReport() if preflight is None else preflight(Catalogue.of(jobs, rules=rules, cron=cron).known)
     routing = [rule.as_list() for rule in rules]
-    channel.send("catalogue", jobs=jobs, version=_installed_version(), outlook=asdict(report), routing=routing)
+    version, outlook = _installed_version(), asdict(report)
+    channel.send("catalogue", jobs=jobs, version=version, outlook=outlook, routing=routing, cron=cron)
     _flush(channel)
     return ExitCode.STOPPED
 

@@ -41,8 +41,10 @@ from kiqcluster.worker.fetch.wakeups import Wakeups
 from kiqcluster.worker.heartbeat import Heartbeat, HeartbeatCallbacks
 from kiqcluster.worker.identity import ProcessFingerprint, new_member
 from kiqcluster.worker.leaving import LAST_STEP_SECONDS, leave
+from kiqcluster.worker.maintenance.cron_sync import CronSync
+from kiqcluster.worker.maintenance.cron_ticks import CronTicks
 from kiqcluster.worker.maintenance.limit_upkeep import LimitUpkeep
-from kiqcluster.worker.maintenance.poller import Poller, sidekiq_sources
+from kiqcluster.worker.maintenance.poller import BatchSource, DueSource, Poller, sidekiq_sources
 from kiqcluster.worker.maintenance.recovery import Recovery
 from kiqcluster.worker.metrics.execution_metrics import ExecutionMetricsWriter
 from kiqcluster.worker.metrics.metrics_delta import Frame
@@ -116,7 +118,7 @@ class Launcher:
             runtime, runtime.store.keys, self._metrics.jobs.executions, self._identity()
         )
         self._limits = LimitUpkeep(runtime, registry, concurrency, self._stopping.is_set)
-        self._poller = self._make_poller()
+        self._poller = self._make_poller(registry)
         self._heartbeat = self._make_heartbeat(callbacks, concurrency)
 
     @property
@@ -364,12 +366,14 @@ class Launcher:
             self._on_service_crash,
         )
 
-    def _make_poller(self) -> Poller:
-        parts = (self._runtime, self._engine, self._on_service_crash)
-        sources = sidekiq_sources(self._engine.store.keys, self._runtime.setup)
+    def _make_poller(self, registry: Registry) -> Poller:
+        runtime, parts = self._runtime, (self._runtime, self._engine, self._on_service_crash)
+        sources: list[DueSource | BatchSource] = [*sidekiq_sources(self._engine.store.keys, runtime.setup)]
+        sources.append(CronTicks(runtime, registry, self._metrics.jobs))
         if self._limits.is_needed:
             sources.append(self._limits.source())
-        return Poller(*parts, sources, self._limits.sweep)
+        cron = CronSync(runtime, registry, self.order.group.shard, lambda key, at: self._poller.expect(key, at))
+        return Poller(*parts, sources, [cron.keep, self._limits.sweep])
 
     def _make_heartbeat(self, callbacks: Callbacks, concurrency: int) -> Heartbeat:
         status = Status(

@@ -17,7 +17,7 @@ THREADS = 4
 STAGE = "stage"  # a queue that nobody serves
 
 # quiet
-QUIETS, TRIES = sized((3, 12), (50, 80))  # how many count, and rounds at the most
+QUIETS, TRIES = sized((3, 12), (50, 200))  # how many count, and rounds at the most
 RETURN_SECONDS = 0.1  # in which what was not started is back in its queue
 QUICK_JOBS = 1_000  # that make the worker prefetch
 JOBS_BEHIND = 600  # behind the ones that hold its threads

@@ -33,7 +33,7 @@ from kiqcluster.control import control_messages
 from kiqcluster.control.control_messages import new_message, send
 from kiqcluster.errors import RedisRefused
 from kiqcluster.sidekiq.outcome import Done, Dropped, Effect, Retry
-from kiqcluster.store import Store, entry_moves, guarded_push, limit_places, parking, shard_moves
+from kiqcluster.store import Store, cron, entry_moves, guarded_push, shard_moves
 from kiqcluster.store import scripts as script_module
 from kiqcluster.store.engine import begin_calls, reserve_calls, settle_calls, wait_lists
 from kiqcluster.store.engine import engine as engine_module
@@ -41,6 +41,7 @@ from kiqcluster.store.engine.engine import Engine
 from kiqcluster.store.engine.wait_lists import stale_hands
 from kiqcluster.store.entry_moves import Move, drop_entries, move_entries, move_jobs, read_due, trim_dead
 from kiqcluster.store.guarded_push import GuardedJob, push_guarded
+from kiqcluster.store.limits import parking, places
 from kiqcluster.store.scripts import (
     BEAT,
     BEGIN,
@@ -56,8 +57,10 @@ from kiqcluster.store.scripts import (
     RETURN_WAKE_LISTS,
     SEND,
     SETTLE,
+    SKIP_TICKS,
     STALE_HANDS,
     TRIM_DEAD,
+    WRITE_CRON,
     Call,
     Script,
     Word,
@@ -69,11 +72,12 @@ from tests.conformance.test_scripts import LIMITS, LOCK, MARK, ME, NOW, SLOTS, e
 Prepare = Callable[[Engine, Store], Callable[[], object]]
 Check = Callable[[Store], object]
 MOST_CALLS = 200
+TICKS = "kiq:cron:ticks"
 JOB = re.compile(r'^(?:.*\0)?(?:.*"jid":")?(job-\d+)', re.DOTALL)
 USERS: tuple[ModuleType, ...] = (
     sys.modules[__name__],
     *(engine_module, begin_calls, reserve_calls, settle_calls, wait_lists),
-    *(entry_moves, parking, limit_places, shard_moves, guarded_push, control_messages),
+    *(entry_moves, parking, places, cron, shard_moves, guarded_push, control_messages),
 )
 
 # Reads by `redis.pcall` do not fail: what refuses them (a key of a wrong type) has tests of its own.
@@ -272,6 +276,42 @@ def scene_push_refused(_: Engine, store: Store) -> Callable[[], object]:
     push(store, "default", "job-2")
     store.call("SET", LOCK, "job-2")
     return guarded(store, push_rows(store))
+
+
+def scene_push_tick(_: Engine, store: Store) -> Callable[[], object]:
+    """A job of a cron entry, which awaits its next tick then."""
+    store.call("ZADD", TICKS, 60, "e")
+    tick, log = Effect("tick", TICKS, ("e", "60.0", "120.0")), Effect("log", "kiq:cron:history:e", ("run", 10))
+    return guarded(store, [tick, *push_rows(store), log])
+
+
+def scene_push_tick_refused(_: Engine, store: Store) -> Callable[[], object]:
+    """The lock keeps the job out, and its tick is over all the same."""
+    push(store, "default", "job-2")
+    store.call("SET", LOCK, "job-2")
+    return scene_push_tick(_, store)
+
+
+def awaited(store: Store) -> object:
+    return store.call("ZRANGE", TICKS, 0, -1, "WITHSCORES"), sorted(store.call("HKEYS", store.keys.cron))
+
+
+def scene_skip_ticks(_: Engine, store: Store) -> Callable[[], object]:
+    store.call("ZADD", TICKS, 60, "a", 60, "b", 60, "c")
+    return lambda: cron.skip_ticks(store, [("a", 60.0, 120.0), ("b", 60.0, None), ("c", 5.0, 120.0)])
+
+
+def scene_write_cron(_: Engine, store: Store) -> Callable[[], object]:
+    store.call("HSET", store.keys.cron, "old", "{}", "same", '{"schedule":"s","tz":"UTC"}')
+    store.call("ZADD", TICKS, 60, "old", 60, "same")
+    same = '{"schedule":"s","tz":"UTC","args":[1]}'
+    rows = [("put", "new", '{"schedule":"s"}', 180), ("put", "same", same, 180), ("remove", "old"), ("disable", "new")]
+    return lambda: cron.write(store, [cron.CronRow(*row) for row in rows])
+
+
+def only_locks_of_the_pushed_job(state: State) -> bool:
+    """The same where the job cannot be taken back: sent again, it finds its own lock."""
+    return {*state.locks.values()} == {"job-1"}
 
 
 def only_the_lock_of_the_pushed_job(state: State) -> bool:
@@ -494,6 +534,10 @@ SCENES = [
     Scene("push", PUSH, scene_push, excused=only_the_lock_of_the_pushed_job),
     Scene("push_scheduled", PUSH, scene_push_scheduled, excused=only_the_lock_of_the_pushed_job),
     Scene("push_refused", PUSH, scene_push_refused),
+    Scene("push_tick", PUSH, scene_push_tick, doubles=True, check=awaited, excused=only_locks_of_the_pushed_job),
+    Scene("push_tick_refused", PUSH, scene_push_tick_refused, doubles=True, check=awaited),
+    Scene("skip_ticks", SKIP_TICKS, scene_skip_ticks, check=awaited),
+    Scene("write_cron", WRITE_CRON, scene_write_cron, check=awaited),
     *[
         Scene(f"rate_{kind}", RATE, scene_rate(kind), check=has_room(kind))
         for kind in ("fixed_window", "sliding_window", "leaky_bucket")

@@ -30,6 +30,7 @@ from kiqcluster.sidekiq.outcome import (
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
 from kiqcluster.store import scripts as script_module
+from kiqcluster.store.cron import skip_ticks
 from kiqcluster.store.engine.begin_calls import Begin, may_hold
 from kiqcluster.store.engine.engine import MAX_RETURNED, Engine
 from kiqcluster.store.engine.settle_calls import MAX_OUTCOMES
@@ -55,8 +56,8 @@ from kiqcluster.store.entry_moves import (
     read_queue,
 )
 from kiqcluster.store.guarded_push import GuardedJob, Refusal, push_guarded
-from kiqcluster.store.limit_places import leave_place, take_place
-from kiqcluster.store.parking import end_override, override_limit, send_parked
+from kiqcluster.store.limits.parking import end_override, override_limit, send_parked
+from kiqcluster.store.limits.places import leave_place, take_place
 from kiqcluster.store.scripts import (
     BEGIN,
     LEAVE_PLACE,
@@ -1406,6 +1407,87 @@ class TestPush:
         assert self.push(store, self.rows()) is None
 
 
+class TestPushTick:
+    """push: the row of a cron entry."""
+
+    def push(self, store: Store, *more: Effect, name: str = "e") -> Refusal | RedisRefused | None:
+        tick = Effect("tick", store.keys.cron_ticks, (name, "60.0", "120.0"))
+        log = Effect("log", store.keys.cron_history("e"), ('{"jid":"me"}', 2))
+        with store.borrowed() as connection:
+            job = GuardedJob("default", None, b"job-1", [tick, *more, log])
+            (result,) = push_guarded(connection, store.keys, [job])
+        return result
+
+    def awaited(self, store: Store) -> bytes | None:
+        score: bytes | None = store.call("ZSCORE", store.keys.cron_ticks, "e")
+        return score
+
+    def history(self, store: Store) -> list[bytes]:
+        lines: list[bytes] = store.call("LRANGE", store.keys.cron_history("e"), 0, -1)
+        return lines
+
+    def test_a_tick_is_taken_once(self, store: Store) -> None:
+        store.call("ZADD", store.keys.cron_ticks, 60, "e")
+
+        assert self.push(store) is None
+        refusal = self.push(store)
+
+        assert isinstance(refusal, Refusal)
+        assert refusal.row.operation == "tick"
+        assert (queue(store), self.awaited(store), self.history(store)) == (["job-1"], b"120", [b'{"jid":"me"}'])
+
+    def test_an_entry_that_is_gone_or_disabled_has_no_tick(self, store: Store) -> None:
+        assert isinstance(self.push(store), Refusal)
+
+        assert (queue(store), self.awaited(store)) == ([], None)
+
+    def test_a_lock_keeps_the_job_out_and_the_tick_is_over(self, store: Store) -> None:
+        store.call("ZADD", store.keys.cron_ticks, 60, "e")
+        store.call("SET", LOCK, "holder")
+
+        refusal = self.push(store, Effect("claim", LOCK, ("me", 60)))
+
+        assert isinstance(refusal, Refusal)
+        assert (refusal.row.operation, refusal.value) == ("claim", "holder")
+        assert (queue(store), self.awaited(store)) == ([], b"120")
+        assert self.history(store) == [b'{"jid":"me"}\nholder']
+
+    def test_a_refused_tick_claims_no_lock(self, store: Store) -> None:
+        assert isinstance(self.push(store, Effect("claim", LOCK, ("me", 60))), Refusal)
+
+        assert store.call("EXISTS", LOCK) == 0
+
+    def test_a_history_of_a_wrong_type_keeps_no_job(self, store: Store) -> None:
+        store.call("ZADD", store.keys.cron_ticks, 60, "e")
+        store.call("SET", store.keys.cron_history("e"), "x")
+
+        assert self.push(store) is None
+        assert (queue(store), self.awaited(store)) == (["job-1"], b"120")
+
+    def test_the_history_is_cut(self, store: Store) -> None:
+        for _ in range(4):
+            store.call("ZADD", store.keys.cron_ticks, 60, "e")
+            assert self.push(store) is None
+
+        assert len(self.history(store)) == 2
+
+    def test_ticks_of_a_wrong_type_write_nothing(self, store: Store) -> None:
+        store.call("SET", store.keys.cron_ticks, "x")
+
+        assert isinstance(self.push(store), RedisRefused)
+        assert queue(store) == []
+
+
+class TestSkipTicks:
+    def test_only_an_entry_that_still_awaits_the_tick_awaits_another(self, store: Store) -> None:
+        store.call("ZADD", store.keys.cron_ticks, 60, "a", 61, "b", 60.5, "c")
+
+        changed = skip_ticks(store, [("a", 60.0, 120.0), ("b", 60.0, 120.0), ("c", 60.5, None), ("d", 60.0, 120.0)])
+
+        assert changed == 2
+        assert store.call("ZRANGE", store.keys.cron_ticks, 0, -1, "WITHSCORES") == [b"b", b"61", b"a", b"120"]
+
+
 class TestResync:
     def test_gives_back_what_the_caller_does_not_hold_and_fences_the_old_epoch(
         self, engine: Engine, store: Store
@@ -2396,12 +2478,13 @@ def failing_after(script: Script, calls: int) -> Script:
 @pytest.fixture
 def sabotage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Script, int], None]]:
     """Make a script fail after so many calls; the Lua text itself is what changes."""
-    from kiqcluster.store import entry_moves, limit_places, parking, shard_moves
+    from kiqcluster.store import cron, entry_moves, shard_moves
     from kiqcluster.store.engine import begin_calls, engine, reserve_calls, settle_calls, wait_lists
+    from kiqcluster.store.limits import parking, places
 
     def apply(script: Script, calls: int) -> None:
         name = next(name for name, value in vars(script_module).items() if value is script)
-        stores = (entry_moves, parking, limit_places, shard_moves)
+        stores = (entry_moves, parking, places, cron, shard_moves)
         users = (engine, begin_calls, reserve_calls, settle_calls, wait_lists, *stores)
         user = next(each for each in users if hasattr(each, name))
         monkeypatch.setattr(user, name, failing_after(script, calls))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kiqcluster.ctl.command import command
-from kiqcluster.ctl.jobs.pager import DefaultListGroup
+from kiqcluster.ctl.text.pager import DefaultListGroup
 from kiqcluster.store import Store
 from tests import forkserver
 from tests.kit import ROOT, TIMEOUT_SECONDS, wait_until

@@ -17,6 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from kiqcluster.store.parking import send_lines
 
 from kiqcluster.api import ParkedJobs, Queue, ScheduledSet
 from kiqcluster.application.registry import Registry
@@ -28,7 +29,6 @@ from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Dead, Outcome
 from kiqcluster.store import Store
 from kiqcluster.store.engine.units import Unit
-from kiqcluster.store.parking import send_lines
 from kiqcluster.worker.maintenance.limit_upkeep import GRANT_MS
 from tests.chaos.scale import sized
 from tests.in_process_worker import Worker

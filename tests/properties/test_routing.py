@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations, product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -45,6 +46,7 @@ def rules_of(texts: list[str]) -> Rules | None:
         return None
 
 
+@pytest.mark.timeout(900)  # at full size, on a busy machine
 @settings(max_examples=sized(200, 4_000))
 @given(st.lists(selectors, min_size=1, max_size=3))
 def test_a_rule_is_refused_only_if_no_job_can_come_to_it(texts: list[str]) -> None:

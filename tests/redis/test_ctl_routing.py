@@ -13,7 +13,7 @@ import pytest
 from kiqcluster.application.registry import Registry
 from kiqcluster.sidekiq.routing import digest, parse_rules
 from kiqcluster.store import Store
-from kiqcluster.store.parking import parked_sets
+from kiqcluster.store.limits.parking import parked_sets
 from tests.fake_supervisor import publish
 from tests.redis.kiqctl import Kiqctl
 from tests.stored_jobs import NOW, add_entries, entries, job, push_payloads, queued_numbers

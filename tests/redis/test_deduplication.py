@@ -19,7 +19,7 @@ from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Done, Dropped, Effect, Outcome, Parked, Requeue, Retry
 from kiqcluster.store import Store
 from kiqcluster.store.engine.units import Unit
-from kiqcluster.store.parking import send_parked
+from kiqcluster.store.limits.parking import send_parked
 from kiqcluster.testing.clock import frozen_clock
 from kiqcluster.worker.maintenance.limit_upkeep import LimitUpkeep
 from kiqcluster.worker.run.job_run import JobRun

@@ -26,12 +26,13 @@ from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Run, Runtime, Setup
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Done, Dropped, Outcome, Parked, Retry
 from kiqcluster.sidekiq.payload import new_jid
-from kiqcluster.store import Store, parking, scripts
+from kiqcluster.store import Store, scripts
 from kiqcluster.store.engine.engine import Engine
 from kiqcluster.store.engine.units import Member, Settlement, Unit
 from kiqcluster.store.entry_moves import DeadSetLimits
-from kiqcluster.store.limit_places import take_place
-from kiqcluster.store.parking import send_parked
+from kiqcluster.store.limits import parking
+from kiqcluster.store.limits.parking import send_parked
+from kiqcluster.store.limits.places import take_place
 from kiqcluster.testing.clock import frozen_clock
 from kiqcluster.worker.maintenance.limit_upkeep import SWEEP_SECONDS, LimitUpkeep
 from kiqcluster.worker.maintenance.poller import Poller, sidekiq_sources

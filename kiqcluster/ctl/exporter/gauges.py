@@ -26,7 +26,7 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import seconds
 from kiqcluster.store import Store
-from kiqcluster.store.parking import held_sets, name_of, override_of
+from kiqcluster.store.limits.parking import held_sets, name_of, override_of
 
 __all__ = ["Gauges"]
 

@@ -30,7 +30,6 @@ from kiqcluster.ctl.jobs.job_sets import (
     iterate,
 )
 from kiqcluster.ctl.jobs.locate import NotFound, find_entries
-from kiqcluster.ctl.jobs.pager import DefaultListGroup, Page, page_options
 from kiqcluster.ctl.jobs.selection import Selection, entry_filters
 from kiqcluster.ctl.text.options import (
     CONTEXT_SETTINGS,
@@ -42,6 +41,7 @@ from kiqcluster.ctl.text.options import (
     redis_options,
     yes_option,
 )
+from kiqcluster.ctl.text.pager import DefaultListGroup, Page, page_options
 from kiqcluster.ctl.text.rows import ENTRY_COLUMNS, details, entry_words
 from kiqcluster.ctl.text.tables import NO_VALUE, Column, clean, format_number, iso_time, pluralize
 from kiqcluster.errors import ExitCode, UsageError

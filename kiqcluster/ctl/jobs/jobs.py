@@ -10,10 +10,10 @@ from kiqcluster.api import JobRecord, Queue
 from kiqcluster.api.dashboard import job_as_json
 from kiqcluster.ctl.jobs.bulk import BulkTask, count_selected, report, run_task
 from kiqcluster.ctl.jobs.locate import NotFound, check_queues, locate_jobs
-from kiqcluster.ctl.jobs.pager import Page, page_options
 from kiqcluster.ctl.jobs.selection import Selection, job_filters
 from kiqcluster.ctl.text.completion import complete_queues
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, confirm, json_option, redis_options, yes_option
+from kiqcluster.ctl.text.pager import Page, page_options
 from kiqcluster.ctl.text.rows import SHORT_JID_WIDTH, arguments, details
 from kiqcluster.ctl.text.tables import ago, clean, format_number, number_column, pluralize, text_column
 from kiqcluster.errors import ExitCode, UsageError

@@ -21,7 +21,6 @@ from kiqcluster.api import (
 from kiqcluster.api.dashboard import job_as_json
 from kiqcluster.ctl.jobs.bulk import BulkTask, count_selected, report, run_task
 from kiqcluster.ctl.jobs.locate import NotFound
-from kiqcluster.ctl.jobs.pager import DefaultListGroup, Page, page_options
 from kiqcluster.ctl.jobs.selection import Selection, job_filters
 from kiqcluster.ctl.text.completion import complete_classes
 from kiqcluster.ctl.text.options import (
@@ -35,6 +34,7 @@ from kiqcluster.ctl.text.options import (
     stores_options,
     yes_option,
 )
+from kiqcluster.ctl.text.pager import DefaultListGroup, Page, page_options
 from kiqcluster.ctl.text.rows import SHORT_JID_WIDTH, arguments
 from kiqcluster.ctl.text.tables import (
     ago,

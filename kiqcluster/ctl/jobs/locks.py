@@ -9,7 +9,6 @@ import click
 
 from kiqcluster.api import JobLock, LockSet
 from kiqcluster.ctl.jobs.locate import NotFound
-from kiqcluster.ctl.jobs.pager import DefaultListGroup, Page, page_options
 from kiqcluster.ctl.text.options import (
     CONTEXT_SETTINGS,
     Output,
@@ -19,6 +18,7 @@ from kiqcluster.ctl.text.options import (
     stores_options,
     yes_option,
 )
+from kiqcluster.ctl.text.pager import DefaultListGroup, Page, page_options
 from kiqcluster.ctl.text.rows import SHORT_JID_WIDTH
 from kiqcluster.ctl.text.tables import clean, format_duration, number_column, pluralize, text_column
 from kiqcluster.errors import ExitCode, UsageError

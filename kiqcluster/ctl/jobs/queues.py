@@ -9,7 +9,6 @@ import click
 
 from kiqcluster.api import Queue, QueueSummary, summaries
 from kiqcluster.ctl.jobs.locate import all_queues, check_queues, listeners
-from kiqcluster.ctl.jobs.pager import DefaultListGroup
 from kiqcluster.ctl.text.completion import complete_queues
 from kiqcluster.ctl.text.options import (
     CONTEXT_SETTINGS,
@@ -22,6 +21,7 @@ from kiqcluster.ctl.text.options import (
     stores_options,
     yes_option,
 )
+from kiqcluster.ctl.text.pager import DefaultListGroup
 from kiqcluster.ctl.text.rows import WRONG_TYPE, size_and_latency
 from kiqcluster.ctl.text.tables import clean, format_duration, number_column, pluralize, text_column
 from kiqcluster.errors import ExitCode

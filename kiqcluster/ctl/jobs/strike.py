@@ -12,9 +12,9 @@ import click
 
 from kiqcluster.api import StrikeSet
 from kiqcluster.ctl.jobs.enqueue import parse_value
-from kiqcluster.ctl.jobs.pager import DefaultListGroup
 from kiqcluster.ctl.text.completion import complete_classes
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, Output, json_option, read_shards, stores_options
+from kiqcluster.ctl.text.pager import DefaultListGroup
 from kiqcluster.ctl.text.tables import clean, format_duration, format_number, iso_time, number_column, text_column
 from kiqcluster.errors import ExitCode, KiqError, UsageError
 from kiqcluster.features.strikes import Strike

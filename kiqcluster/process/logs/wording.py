@@ -190,6 +190,7 @@ WORDING: dict[str, tuple[int, str]] = {
     "cluster_waits": (logging.INFO, "{signal}: already stopping; jobs that still run: {running}; QUIT stops at once"),
     "selector_unmatched": (logging.WARNING, "slot {slot}: no registered job has {values}; {hint}"),
     "routing_rule_unused": (logging.WARNING, "routing rule {number} ({selector}) routes no registered job; {hint}"),
+    "cron_entries_written": (logging.INFO, "cron: {entries} entries are declared, {removed} removed"),
     "queue_unknown": (logging.WARNING, "slot {slot}: no registered job goes to {queues}; {hint}"),
     "cluster_gave_up": (logging.ERROR, "no slot ever became ready; exit {code} ({reason})"),
     "cluster_stranded": (

@@ -10,6 +10,10 @@
 --   absent                 guard: the key does not exist
 --   claim value seconds    guard: the key does not exist; it is set, and expires after so many seconds
 --   sadd member            written with the job
+--   tick name from to      guard: this member of a sorted set has the score `from`; its score becomes `to`, also when a
+--                          later guard refuses the job
+--   log text most          pushed to a list, of which the first so many are kept; when a guard other than a tick
+--                          refuses the job, with a newline and the value of that guard's key behind it
 --   count_refused field    when the guard before it refuses the job: one more in this field of a hash
 --   mark_refused seconds   when the guard before it refuses the job: the key gets the value of the guard's key, and
 --                          expires after so many seconds
@@ -25,13 +29,26 @@ end
 local guards = {
   absent = function(key) return redis.call('EXISTS', key) == 0 end,
   claim = function(key) return redis.call('EXISTS', key) == 0 end,
+  tick = function(key, arguments)
+    return tonumber(redis.call('ZSCORE', key, arguments[1]) or nil) == tonumber(arguments[2])
+  end,
 }
 local types = {sadd = 'set'} -- required type of a key that exists
 
+-- What a list cannot take keeps no job from its queue.
+local function log(key, text, most)
+  redis.pcall('LPUSH', key, text)
+  redis.pcall('LTRIM', key, 0, tonumber(most) - 1)
+end
+
 local changes = {
   claim = function(key, arguments) redis.call('SET', key, arguments[1], 'EX', arguments[2]) end,
+  tick = function(key, arguments) redis.call('ZADD', key, arguments[3], arguments[1]) end,
   sadd = function(key, arguments) redis.call('SADD', key, arguments[1]) end,
+  log = function(key, arguments) log(key, arguments[1], arguments[2]) end,
 }
+
+local BEHIND = {tick = true, log = true} -- changes that are made once the job is written
 
 local refusals = {
   count_refused = function(key, arguments) redis.pcall('HINCRBY', key, arguments[1], 1) end,
@@ -65,34 +82,54 @@ local function refuse(number)
     if guards[operation] then break end
     if refusals[operation] then refusals[operation](key, arguments, held) end
   end
+  local is_over = false -- whether this push had a tick, which is over without a job
+  for before = 1, number - 1 do
+    if rows[before][1] == 'tick' then
+      changes.tick(rows[before][2], rows[before][3])
+      is_over = true
+    end
+  end
+  for _, row in ipairs(is_over and rows or {}) do
+    if row[1] == 'log' then log(row[2], row[3][1] .. '\n' .. held, row[3][2]) end
+  end
   return {'REFUSED', number, held}
 end
 
 local reason = refusal('push', KEYS[2], ARGV[3] == '' and 'list' or 'zset') or refusal('push', KEYS[1], 'set')
 if reason then return redis.error_reply(reason) end
 for number, row in ipairs(rows) do
-  local operation, key = row[1], row[2]
-  if guards[operation] and not guards[operation](key) then return refuse(number) end
+  local operation, key, arguments = unpack(row)
+  if guards[operation] and not guards[operation](key, arguments) then return refuse(number) end
   reason = types[operation] and refusal(operation, key, types[operation])
   if reason then return redis.error_reply(reason) end
 end
 
--- The job comes last: a failed claim leaves no job without its lock.  A failed push gives its claims back, which would
--- keep out equal jobs for their whole time.
-local claimed = {}
-local function write()
+-- Claims come before the job: a failed claim leaves no job without its lock.  A failed push gives its claims back, which
+-- would keep out equal jobs for their whole time.  The tick comes after the job: one that is over always has its job.
+local claimed, is_pushed = {}, false
+local function write_rows(is_behind)
   for _, row in ipairs(rows) do
-    if changes[row[1]] then changes[row[1]](row[2], row[3]) end
-    if row[1] == 'claim' then claimed[#claimed + 1] = row[2] end
+    if changes[row[1]] and (BEHIND[row[1]] or false) == is_behind then changes[row[1]](row[2], row[3]) end
+    if row[1] == 'claim' and not is_behind then claimed[#claimed + 1] = row[2] end
   end
-  if ARGV[3] ~= '' then return redis.call('ZADD', KEYS[2], ARGV[3], ARGV[1]) end
-  redis.pcall('SADD', KEYS[1], ARGV[2]) -- on failure the job still runs
-  redis.call('LPUSH', KEYS[2], ARGV[1])
+end
+local function write()
+  write_rows(false)
+  if ARGV[3] ~= '' then
+    redis.call('ZADD', KEYS[2], ARGV[3], ARGV[1])
+  else
+    redis.pcall('SADD', KEYS[1], ARGV[2]) -- on failure the job still runs
+    redis.call('LPUSH', KEYS[2], ARGV[1])
+  end
+  is_pushed = true
+  write_rows(true)
 end
 
 local fine, failure = pcall(write)
 if not fine then
   for _, key in ipairs(claimed) do redis.pcall('DEL', key) end
+  if is_pushed and ARGV[3] == '' then redis.pcall('LREM', KEYS[2], 1, ARGV[1]) end
+  if is_pushed and ARGV[3] ~= '' then redis.pcall('ZREM', KEYS[2], ARGV[1]) end
   return redis.error_reply(type(failure) == 'table' and failure.err or tostring(failure))
 end
 return {'PUSHED'}

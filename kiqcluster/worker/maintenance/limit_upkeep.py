@@ -26,7 +26,7 @@ from kiqcluster.features.deduplication import ONE_AT_A_TIME, ServerDeduplication
 from kiqcluster.process.runtime import Run, Runtime
 from kiqcluster.store.engine.units import Unit
 from kiqcluster.store.entry_moves import Move
-from kiqcluster.store.parking import MAX_LINES, name_of, override_of, parked_sets, send_lines
+from kiqcluster.store.limits.parking import MAX_LINES, name_of, override_of, parked_sets, send_lines
 from kiqcluster.store.scripts import sliced
 from kiqcluster.store.wire import Command, server_time
 from kiqcluster.worker.maintenance.poller import DueSource

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 from random import Random
+from typing import NamedTuple, Protocol
 
 from kiqcluster.client.reenqueue import DEFAULT_QUEUE, enqueued
 from kiqcluster.errors import MalformedPayload, RedisRefused, StoreError
@@ -36,7 +37,7 @@ from kiqcluster.store.engine.engine import REFUSED_ENTRY_DELAY_SECONDS, Engine
 from kiqcluster.store.entry_moves import Move
 from kiqcluster.worker.maintenance.due_times import DueTimes
 
-__all__ = ["DueSource", "Poller", "poll_pause", "sidekiq_sources"]
+__all__ = ["BatchSource", "DueSource", "Moved", "Poller", "poll_pause", "sidekiq_sources"]
 
 FIRST_WAIT_SECONDS = 10.0  # after boot, so that the process is registered before it counts the fleet
 FALLBACK_PAUSE_SECONDS = 5.0  # until the next poll when the fleet could not be counted
@@ -57,6 +58,28 @@ class DueSource:
     enqueue: Callable[[bytes, float], Move]
 
 
+class Moved(NamedTuple):
+    """What a BatchSource has done.
+
+    entries: how many it has moved.  now: the time that it compared, epoch seconds.  next_at: when its next
+    entry is due by that clock, inf for never; None when more are due.
+    """
+
+    entries: int
+    now: float
+    next_at: float | None
+
+
+class BatchSource(Protocol):
+    """A sorted set whose entries are due at their score, and that moves its entries itself."""
+
+    key: str
+
+    def move(self, now: float) -> Moved:
+        """Move some of what is due.  Raises RedisRefused if the set cannot be used; other StoreErrors."""
+        ...
+
+
 def sidekiq_sources(keys: Keys, setup: Setup) -> list[DueSource]:
     """Return the retry set and the schedule set."""
     return [DueSource(key, partial(enqueued, setup)) for key in (keys.retry, keys.schedule)]
@@ -71,25 +94,28 @@ def poll_pause(processes: int, interval: float, rng: Random) -> float:
 
 
 class Poller(Service):
-    """sources: what it serves; None for the retry set and the schedule set.  upkeep: called at each poll."""
+    """sources: what it serves; None for the retry set and the schedule set.
+
+    upkeep: called at the start and at each poll, in order.
+    """
 
     def __init__(
         self,
         runtime: Runtime,
         engine: Engine,
         on_crash: Callable[[str, Exception], None],
-        sources: Iterable[DueSource] | None = None,
-        upkeep: Callable[[], None] = lambda: None,
+        sources: Iterable[DueSource | BatchSource] | None = None,
+        upkeep: Iterable[Callable[[], None]] = (),
     ) -> None:
         super().__init__("poller", on_crash)
         self._runtime = runtime
         self._engine = engine
         self._keys = engine.store.keys
         served = sidekiq_sources(self._keys, runtime.setup) if sources is None else sources
-        self._sources = {source.key: source for source in served}
+        self._sources: dict[str, DueSource | BatchSource] = {source.key: source for source in served}
         self._due_times = DueTimes(runtime.rng)
         self._refused = RefusedKeys(runtime)
-        self._upkeep = upkeep
+        self._upkeep = tuple(upkeep)
         self._trim_wanted = False
         self._written: dict[str, float] = {}  # source → monotonic seconds when the first entry of this process is due
         self._written_lock = threading.Lock()
@@ -102,8 +128,12 @@ class Poller(Service):
         # Sidekiq waits 10 to 15 s before its first poll; an interval set below that wants its jobs sooner.
         pause = min(FIRST_WAIT_SECONDS, interval * 2) + self._runtime.rng.random() * interval
         self._poll_at = self._now() + pause
+        is_new = True
         while not self.stopping.is_set():
             try:
+                if is_new:
+                    self._do_upkeep()
+                    is_new = False
                 self._wait_for_poll()
                 processes = self._processes()
                 pause = poll_pause(processes, interval, self._runtime.rng)
@@ -141,8 +171,12 @@ class Poller(Service):
         self._due_times.begin(processes)
         moved = self._move_due(self._sources_with_due(ahead))
         self._trim()
-        self._upkeep()
+        self._do_upkeep()
         return moved
+
+    def _do_upkeep(self) -> None:
+        for step in self._upkeep:
+            step()
 
     # 1. wait
 
@@ -214,9 +248,14 @@ class Poller(Service):
                 waiting.append(key)  # behind the others: a million retries hold up no schedule
         return moved
 
-    def _move_some(self, source: DueSource) -> tuple[int, bool]:
+    def _move_some(self, source: DueSource | BatchSource) -> tuple[int, bool]:
         """Move a batch of a source's due entries; return how many, and whether these were all."""
         asked = self._now()
+        if not isinstance(source, DueSource):
+            moved = source.move(self._runtime.clock.now())
+            if moved.next_at is not None:
+                self._due_times.learn(source.key, asked + moved.next_at - moved.now)
+            return moved.entries, moved.next_at is not None
         due = self._engine.read_due(source.key, self._runtime.clock.now())
         if due.next_at is not None:
             self._due_times.learn(source.key, asked + due.next_at - due.now)

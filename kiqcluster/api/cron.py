@@ -1,0 +1,239 @@
+"""Cron entries: list, add, remove, enable, disable, enqueue now; the records of sidekiq-cron (features/cron.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kiqcluster.api._store import CLOCK, store_in_force
+from kiqcluster.application.registry import Definition, current_registry
+from kiqcluster.client.client import Client
+from kiqcluster.client.cron_jobs import resolved
+from kiqcluster.errors import UsageError
+from kiqcluster.features.cron import CRON, CRON_AT, CronRun
+from kiqcluster.process.clock import Clock
+from kiqcluster.process.runtime import current_setup
+from kiqcluster.sidekiq.cron_entries import GRACE_SECONDS, CronEntry, Missed, parse_entries, ruby_entry
+from kiqcluster.sidekiq.payload import Jid
+from kiqcluster.sidekiq.ruby_json import JSON
+from kiqcluster.store import Store
+from kiqcluster.store.cron import HISTORY_SIZE, CronRow, StoredEntry, read_entries, write
+from kiqcluster.store.wire import server_time
+
+__all__ = ["CronSet", "CronStatus", "RubyCronJob"]
+
+RUBY_NAMESPACES = ("", "default")  # of sidekiq-cron's records: before release 2, and its default since
+RECORD_PREFIX = "cron_job:"
+MAX_RECORDS = 10_000
+OWN_KEYS = 4  # of write_cron.lua
+
+
+@dataclass(frozen=True, slots=True)
+class CronStatus:
+    """A cron entry as it is in Redis.
+
+    entry: None for bytes that are no entry; error then says why.  next_at: its next tick, epoch seconds, None while
+    disabled.  latest: its latest job, None if nobody remembers one.
+    """
+
+    name: str
+    entry: CronEntry | None
+    error: str
+    is_enabled: bool
+    next_at: float | None
+    latest: CronRun | None
+
+
+@dataclass(frozen=True, slots=True)
+class RubyCronJob:
+    """A record of sidekiq-cron.  key: of its hash.  error: why it cannot be taken over, "" if it can."""
+
+    name: str
+    key: str
+    record: Mapping[str, str]
+    entry: CronEntry | None
+    is_enabled: bool
+    error: str
+
+
+class CronSet:
+    """The cron entries of a Redis."""
+
+    def __init__(self, *, store: Store | None = None, clock: Clock = CLOCK) -> None:
+        self._given = store
+        self._store = store_in_force(store)
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return "<CronSet>"
+
+    def list(self) -> list[CronStatus]:
+        """Return all entries, by name.  One round trip, and one for each 500.  Raises StoreError."""
+        return [_status(each) for each in read_entries(self._store)]
+
+    def get(self, name: str) -> CronStatus | None:
+        """Return an entry, None if there is none.  One round trip.  Raises StoreError."""
+        return next((_status(each) for each in read_entries(self._store, [name])), None)
+
+    def history(self, name: str) -> tuple[CronRun, ...]:
+        """Return the latest jobs of an entry, the newest first, 10 at most.  One round trip.  Raises StoreError."""
+        lines = self._store.call("LRANGE", self._store.keys.cron_history(name), 0, HISTORY_SIZE - 1)
+        return tuple(run for line in lines if (run := CronRun.read(line)) is not None)
+
+    def add(
+        self,
+        name: str,
+        schedule: str,
+        job: Any,
+        args: Sequence[JSON] = (),
+        *,
+        tz: str | None = None,
+        queue: str = "",
+        retry: bool | int | None = None,
+        missed: Missed = "once",
+        grace: float = GRACE_SECONDS,
+        description: str = "",
+    ) -> CronEntry:
+        """Add an entry, or change one that was added so, and return it.  Deploys leave it alone.
+
+        job: a job class, a job function or a name; one that this process does not know needs a queue.  The other
+        arguments are those of an entry in the configuration.  Two round trips.
+        Raises UsageError for an entry that cannot work, and for one that an application declares; StoreError.
+        """
+        definition: Definition | None = getattr(job, "definition", None) or current_registry().get(str(job))
+        table: dict[str, Any] = {
+            "schedule": schedule,
+            "job": definition.name if definition else job,
+            "args": list(args),
+        }
+        table |= {
+            "tz": tz,
+            "queue": queue,
+            "retry": retry,
+            "missed": missed,
+            "grace": grace,
+            "description": description,
+        }
+        (declared,) = parse_entries({name: table})
+        if definition is None and not queue:
+            raise UsageError(f"cron entry {name}: this process does not know the job {job!r}; pass its queue")
+        if definition is not None and (misfit := definition.fits(declared.args)):
+            raise UsageError(f"cron entry {name}: args do not fit: {misfit}")
+        entry, shard = resolved(current_setup(), definition, declared)
+        store = self._store if self._given or not shard else current_setup().shard(shard)
+        self._write(store, CronRow("put", name, entry.encoded(), self._next(store, entry)))
+        return entry
+
+    def remove(self, name: str) -> bool:
+        """Remove an entry that was added at run time; return whether it was there.  One round trip.
+
+        Raises UsageError for one that an application declares; StoreError.
+        """
+        return self._write(self._store, CronRow("remove", name))
+
+    def disable(self, name: str) -> bool:
+        """Have an entry enqueue nothing until it is enabled, deploys notwithstanding; return whether it is there.
+
+        One round trip.  Raises StoreError.
+        """
+        return self._write(self._store, CronRow("disable", name))
+
+    def enable(self, name: str) -> bool:
+        """Have an entry enqueue jobs again, from its next tick on; return whether it is there.
+
+        Two round trips.  Raises UsageError for bytes that are no entry; StoreError.
+        """
+        status = self.get(name)
+        if status is None:
+            return False
+        return self._write(self._store, CronRow("enable", name, self._next(self._store, _entry_of(status))))
+
+    def enqueue(self, name: str) -> Jid | None:
+        """Enqueue the job of an entry now, whatever its schedule; return its jid, None if middleware stopped it.
+
+        Three round trips.  Raises UsageError if there is no such entry; what a push raises.
+        """
+        status = self.get(name)
+        if status is None:
+            raise UsageError(f"there is no cron entry {name!r}; kiqctl cron list shows those that there are")
+        entry, now = _entry_of(status), self._clock.now()
+        options = {**entry.options, "queue": entry.queue, CRON: name, CRON_AT: int(now)}
+        definition = current_registry().get(entry.job)
+        jid = Client(self._store).enqueue(entry.job, options, list(entry.args), definition=definition)
+        if jid is not None:
+            history = self._store.keys.cron_history(name)
+            line = CronRun(jid, now, now).encoded()
+            self._store.pipeline([("LPUSH", history, line), ("LTRIM", history, 0, HISTORY_SIZE - 1)])
+        return jid
+
+    def ruby_jobs(self, namespaces: Sequence[str] = RUBY_NAMESPACES) -> tuple[RubyCronJob, ...]:
+        """Return the records of sidekiq-cron, by name.  namespaces: "" for those before its release 2.
+
+        Two round trips.  Raises StoreError.
+        """
+        sets = self._store.pipeline(
+            [("SRANDMEMBER", self._store.keys.cron_jobs(each), MAX_RECORDS) for each in namespaces]
+        )
+        keys = sorted({key.decode(errors="replace") for names in sets for key in names if isinstance(names, list)})
+        keys = [key for key in keys if key.startswith(RECORD_PREFIX)]
+        records = self._store.pipeline([("HGETALL", key) for key in keys]) if keys else []
+        found = [_ruby_job(key, flat) for key, flat in zip(keys, records, strict=True) if flat]
+        return tuple(sorted(found, key=lambda each: each.name))
+
+    def take_over(self, job: RubyCronJob) -> CronEntry:
+        """Add the entry of a record of sidekiq-cron, and disable the record, in one step; return the entry.
+
+        An entry whose record is disabled becomes disabled as well.  Two round trips.
+        Raises UsageError for a record that only Ruby can enqueue; StoreError.
+        """
+        if job.entry is None:
+            raise UsageError(job.error)
+        entry, _ = resolved(current_setup(), None, job.entry)
+        following = self._next(self._store, entry)
+        rows = [CronRow("take_over", entry.name, entry.encoded(), f"{following} {OWN_KEYS + 1}")]
+        if not job.is_enabled:
+            rows.append(CronRow("disable", entry.name))
+        _check(write(self._store, rows, keys=[job.key]), entry.name)
+        return entry
+
+    def _next(self, store: Store, entry: CronEntry) -> int:
+        """Return the next tick by the clock of Redis, which all processes share."""
+        return entry.schedule.next(server_time(store.call("TIME")))
+
+    def _write(self, store: Store, row: CronRow) -> bool:
+        return _check(write(store, [row]), row.name)
+
+
+def _check(words: Sequence[str] | None, name: str) -> bool:
+    """Return whether the entry was there.  Raises UsageError."""
+    word = (words or ["ABSENT"])[0]
+    if word == "DECLARED":
+        raise UsageError(f"cron entry {name} is declared by an application: change it there, or disable it")
+    return word == "DONE"
+
+
+def _status(stored: StoredEntry) -> CronStatus:
+    entry, error = None, ""
+    try:
+        entry = CronEntry.read(stored.name, stored.raw)
+    except UsageError as problem:
+        error = str(problem)
+    return CronStatus(stored.name, entry, error, not stored.is_disabled, stored.next_at, CronRun.read(stored.latest))
+
+
+def _entry_of(status: CronStatus) -> CronEntry:
+    if status.entry is None:
+        raise UsageError(status.error)
+    return status.entry
+
+
+def _ruby_job(key: str, flat: Sequence[bytes]) -> RubyCronJob:
+    words = [word.decode(errors="replace") for word in flat]
+    record = dict(zip(words[::2], words[1::2], strict=True))
+    name = record.get("name") or key.rpartition(":")[2]
+    try:
+        entry, is_enabled = ruby_entry(name, record)
+    except UsageError as error:
+        return RubyCronJob(name, key, record, None, record.get("status", "enabled") == "enabled", str(error))
+    return RubyCronJob(name, key, record, entry, is_enabled, "")

@@ -1,0 +1,63 @@
+"""Cron jobs: what a cron entry enqueues.
+
+resolved   an entry with the queue, the shard and the payload keys that its jobs get
+prepared   the job of a tick: pushed by the script that also moves the entry to its next tick
+
+A process that does not know the class of an entry can enqueue its jobs as well: the entry has queue and options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kiqcluster.application.definitions import cron_queue
+from kiqcluster.application.registry import Definition
+from kiqcluster.client.client import Client
+from kiqcluster.client.router import route_of
+from kiqcluster.features.context import application_context
+from kiqcluster.features.cron import CRON, CRON_AT, CronRun, Step
+from kiqcluster.process.delivery import Ready
+from kiqcluster.process.runtime import Setup
+from kiqcluster.sidekiq.cron_entries import CronEntry
+from kiqcluster.sidekiq.keys import Keys
+from kiqcluster.sidekiq.outcome import Effect
+from kiqcluster.sidekiq.payload import Jid, new_jid
+from kiqcluster.store.cron import HISTORY_SIZE
+
+__all__ = ["prepared", "resolved"]
+
+NO_RETRIES = 0  # a job that comes again at its next tick goes to the dead set at its first failure
+
+
+def resolved(setup: Setup, definition: Definition | None, entry: CronEntry) -> tuple[CronEntry, str]:
+    """Return the entry with the queue and payload keys of its jobs, and the name of its shard, "" for the default one.
+
+    definition: of its class, None for one that is not defined here, whose entry names its queue.
+    """
+    if definition is None:
+        return replace(entry, options={"retry": NO_RETRIES, **entry.options}), ""
+    route = route_of(setup, definition)
+    queue = entry.queue or cron_queue(definition.name, definition.queue, route.queue)
+    declared = {key: value for key, value in definition.options.items() if key != "queue"}
+    if declared["retry"] is True:  # the default of all classes
+        declared["retry"] = NO_RETRIES
+    return replace(entry, queue=queue, options={**declared, **entry.options}), route.shard
+
+
+def prepared(
+    client: Client, keys: Keys, definition: Definition | None, entry: CronEntry, step: Step, now: float
+) -> Ready | None:
+    """Return the job of a step that has one, with the rows of push.lua; None if client middleware stopped it.
+
+    Raises what the checks of a push raise, and what client middleware raises.
+    """
+    jid, at = Jid(new_jid()), step.awaited if step.at is None else step.at
+    options = {**entry.options, "queue": entry.queue, CRON: entry.name, CRON_AT: int(at)}
+    with application_context(caller_id=f"{CRON}/{entry.name}"):
+        ready = client.prepare(entry.job, options, list(entry.args), None, jid, definition)
+    if ready is None:
+        return None
+    tick = Effect("tick", keys.cron_ticks, (entry.name, repr(step.awaited), repr(float(step.following))))
+    run = CronRun(ready.jid, at, now)
+    log = Effect("log", keys.cron_history(entry.name), (run.encoded(), HISTORY_SIZE))
+    return ready._replace(rows=(tick, *ready.rows, log))

@@ -1,0 +1,153 @@
+"""CronTicks: enqueues the jobs of cron entries whose ticks are due; a source of the poller.
+
+Runs in: the poller's thread, also in a quiet process.
+1. read      the entries that are due, the oldest first
+2. plan      which ticks get a job (features/cron.py), and the payloads (client/cron_jobs.py)
+3. write     each job with its step to the following tick, in one script; all of them in one round trip
+
+Every process may do it; each tick is taken once.  A process that does not know the class of an entry leaves it to
+others for a while: they know its middleware and guarantees.  An entry whose job cannot be made, or is refused by Redis,
+holds up no other: its tick stays, and is tried again in a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import NamedTuple
+
+from kiqcluster.application.registry import Registry
+from kiqcluster.client.client import Client
+from kiqcluster.client.cron_jobs import prepared
+from kiqcluster.client.writes import write_each
+from kiqcluster.errors import UsageError
+from kiqcluster.features.cron import Step, plan
+from kiqcluster.ipc.forks import exit_forked_children
+from kiqcluster.process.delivery import Ready
+from kiqcluster.process.metrics import JobMetrics
+from kiqcluster.process.runtime import Runtime
+from kiqcluster.sidekiq.cron_entries import CronEntry
+from kiqcluster.store.cron import DueTick, read_ticks, skip_ticks
+from kiqcluster.worker.maintenance.poller import Moved
+
+__all__ = ["CronTicks"]
+
+MAX_TICKS = 200  # entries at once
+STRANGER_SECONDS = 5.0  # that a tick is left to processes that know the class of its job
+RETRY_SECONDS = 60.0  # until the job of an entry is tried again that could not be made or written
+MAX_KNOWN = 20_000  # entries that are kept decoded
+
+
+class _Job(NamedTuple):
+    """A job on its way, and the step of its entry."""
+
+    ready: Ready
+    name: str
+    step: Step
+
+
+class CronTicks:
+    """metrics: count how late each tick was."""
+
+    def __init__(self, runtime: Runtime, registry: Registry, metrics: JobMetrics) -> None:
+        self.key = runtime.store.keys.cron_ticks
+        self._runtime = runtime
+        self._registry = registry
+        self._metrics = metrics
+        self._client = Client(runtime.store, runtime.setup)
+        self._entries: dict[str, tuple[bytes, CronEntry]] = {}  # name → as Redis holds it, and decoded
+        self._waiting: dict[str, float] = {}  # entry that could not be enqueued → monotonic second of the next try
+
+    def move(self, now: float) -> Moved:
+        """Enqueue what is due.  Two round trips, two more if something is.  Raises StoreError."""
+        here = self._runtime.clock.monotonic()
+        self._waiting = {name: until for name, until in self._waiting.items() if until > here}
+        due = read_ticks(self._runtime.store, now, MAX_TICKS + len(self._waiting))
+        jobs: list[_Job] = []
+        skipped: list[tuple[str, float, float | None]] = []
+        later = inf  # seconds until an entry is due that was left out
+        for tick in due.ticks:
+            if tick.name in self._waiting:
+                later = min(later, self._waiting[tick.name] - here)
+            elif (seconds := self._left_to_others(tick, due.now)) > 0:
+                later = min(later, seconds)
+            else:
+                self._plan(tick, due.now, jobs, skipped)
+        if skipped:
+            skip_ticks(self._runtime.store, skipped)
+        moved = self._write(jobs, due.now) + len(skipped)
+        if self._waiting:
+            later = min(later, *(until - here for until in self._waiting.values()))
+        next_by_name: dict[str, float] = {
+            name: step.following for _, name, step in jobs
+        }  # the last step of each counts
+        next_by_name |= {name: at for name, _, at in skipped if at is not None}
+        if moved and (due.next_at is None or any(at <= due.now for at in next_by_name.values())):
+            return Moved(moved, due.now, None)
+        return Moved(moved, due.now, min(due.next_at or inf, due.now + later, *next_by_name.values()))
+
+    def _left_to_others(self, tick: DueTick, now: float) -> float:
+        """Return the seconds for which a tick is left to processes that know the class of its job; 0 for none."""
+        entry = None if tick.raw is None else self._entry(tick.name, tick.raw)
+        if entry is None or self._registry.get(entry.job) is not None:
+            return 0.0
+        return max(0.0, tick.awaited + STRANGER_SECONDS - now)
+
+    def _plan(
+        self, tick: DueTick, now: float, jobs: list[_Job], skipped: list[tuple[str, float, float | None]]
+    ) -> None:
+        """Add what becomes of a due tick to the jobs, or to the ticks that are skipped."""
+        entry = None if tick.raw is None else self._entry(tick.name, tick.raw)
+        if entry is None:  # removed, or not an entry, which `kiqctl cron list` shows
+            skipped.append((tick.name, tick.awaited, None))
+            return
+        for step in plan(entry, tick.awaited, now):
+            ready = None if step.at is None else self._prepared(entry, step, now)
+            if ready is not None:
+                jobs.append(_Job(ready, entry.name, step))
+            elif tick.name in self._waiting:
+                return
+            else:
+                skipped.append((tick.name, step.awaited, float(step.following)))
+
+    def _entry(self, name: str, raw: bytes) -> CronEntry | None:
+        """Return an entry, None for what is not one."""
+        known = self._entries.get(name)
+        if known is not None and known[0] == raw:
+            return known[1]
+        try:
+            entry = CronEntry.read(name, raw)
+        except UsageError as error:
+            self._runtime.setup.notify_error_handlers(error, {"context": "cron", "entry": name})
+            return None
+        if len(self._entries) >= MAX_KNOWN:
+            self._entries.clear()
+        self._entries[name] = raw, entry
+        return entry
+
+    def _prepared(self, entry: CronEntry, step: Step, now: float) -> Ready | None:
+        """Return the job of a step; None if client middleware stopped it, or if it cannot be made now."""
+        definition = self._registry.get(entry.job)
+        try:
+            with exit_forked_children():
+                return prepared(self._client, self._runtime.store.keys, definition, entry, step, now)
+        except Exception as error:  # noqa: BLE001  # the application's code must not stop the poller
+            self._runtime.setup.notify_error_handlers(error, {"context": "cron", "entry": entry.name})
+            self._wait(entry.name)
+            return None
+
+    def _write(self, jobs: Sequence[_Job], now: float) -> int:
+        """Write jobs; return how many ticks this process has taken."""
+        taken = 0
+        results = write_each(self._runtime.store, [job.ready for job in jobs])
+        for job, result in zip(jobs, results, strict=True):
+            if isinstance(result, Exception):
+                self._runtime.trouble("cron", result)
+                self._wait(job.name)
+            elif result is None or result.row.operation != "tick":
+                taken += 1
+                self._metrics.count_cron(max(0.0, now - (job.step.at or now)), is_refused=result is not None)
+        return taken
+
+    def _wait(self, name: str) -> None:
+        self._waiting[name] = self._runtime.clock.monotonic() + RETRY_SECONDS

@@ -102,8 +102,9 @@ class Service:
         try:
             with exit_forked_children():
                 self.run()
-        except Exception as error:  # noqa: BLE001  # the top of a service: reported, and its owner starts another
-            self._on_crash(self.name, error)
+        except BaseException as error:  # noqa: BLE001  # the top of a service: reported, and its owner starts another
+            # Python would end a thread without a word where code of the application calls sys.exit.
+            self._on_crash(self.name, error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
 
 def thread_stacks(doings: Mapping[str, str] | None = None) -> str:

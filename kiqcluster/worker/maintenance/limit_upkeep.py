@@ -23,6 +23,7 @@ from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.errors import StoreError
 from kiqcluster.features.concurrency_limit import FLEET, OPTION, ConcurrencyLimits, limit_of
 from kiqcluster.features.deduplication import ONE_AT_A_TIME, ServerDeduplication
+from kiqcluster.ipc.forks import exit_forked_children
 from kiqcluster.process.runtime import Run, Runtime
 from kiqcluster.store.engine.units import Unit
 from kiqcluster.store.entry_moves import Move
@@ -31,6 +32,7 @@ from kiqcluster.store.scripts import sliced
 from kiqcluster.store.wire import Command, server_time
 from kiqcluster.worker.maintenance.poller import DueSource
 from kiqcluster.worker.run.entries import read_job
+from kiqcluster.worker.run.retry import as_exception
 
 __all__ = ["LimitUpkeep"]
 
@@ -165,8 +167,9 @@ class LimitUpkeep:
         try:
             payload = read_job(Unit("", raw, "", ""))
             run = Run(payload, "", definition, None, keys=self._store.keys)
-            rows = [row for half in HALVES if half.is_used_by(definition) for row in half.on_begin(run)]
-        except Exception:  # noqa: BLE001  # of the payload, or of the application: the job finds out at its begin
+            with exit_forked_children():
+                rows = [row for half in HALVES if half.is_used_by(definition) for row in half.on_begin(run)]
+        except BaseException:  # noqa: BLE001  # of the payload, or of the application: the job finds out at its begin
             return False
         return all(row.operation != "enter" or row.key != slots for row in rows)
 
@@ -180,7 +183,9 @@ class LimitUpkeep:
         if definition is None or OPTION not in definition.local:
             return 1 if name.endswith(ONE_AT_A_TIME) else None
         try:
-            return limit_of(definition.local[OPTION], FLEET.count)
-        except Exception as error:  # noqa: BLE001  # the application's code must not stop the poller
+            with exit_forked_children():
+                return limit_of(definition.local[OPTION], FLEET.count)
+        except BaseException as raised:  # noqa: BLE001  # the application's code must not stop the poller
+            error = raised if isinstance(raised, Exception) else as_exception(raised)
             self._runtime.setup.notify_error_handlers(error, {"context": OPTION})
             return None

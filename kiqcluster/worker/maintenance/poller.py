@@ -36,6 +36,7 @@ from kiqcluster.sidekiq.payload import read, wrap
 from kiqcluster.store.engine.engine import REFUSED_ENTRY_DELAY_SECONDS, Engine
 from kiqcluster.store.entry_moves import Move
 from kiqcluster.worker.maintenance.due_times import DueTimes
+from kiqcluster.worker.run.retry import as_exception
 
 __all__ = ["BatchSource", "DueSource", "Moved", "Poller", "poll_pause", "sidekiq_sources"]
 
@@ -274,8 +275,9 @@ class Poller(Service):
         except MalformedPayload as error:
             self._runtime.setup.notify_error_handlers(error, {"context": "malformed payload", "payload": old})
             return Move(old, "bury", "", wrap(old, DEFAULT_QUEUE, error, now))
-        except Exception as error:  # noqa: BLE001  # the application's code must not stop the poller
-            self._runtime.setup.notify_error_handlers(error, {"context": "client middleware", "job": read(old)})
+        except BaseException as raised:  # noqa: BLE001  # the application's code must not stop the poller
+            failure = raised if isinstance(raised, Exception) else as_exception(raised)
+            self._runtime.setup.notify_error_handlers(failure, {"context": "client middleware", "job": read(old)})
             return _deferred(old, now)  # the middleware may succeed the next time
         if move.verb == "push" and self._refused.holds(self._keys.queue(move.queue)):
             return _deferred(old, now)

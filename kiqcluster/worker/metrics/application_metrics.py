@@ -19,6 +19,7 @@ from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import Row
 from kiqcluster.process.service import OnCrash, Service
 from kiqcluster.worker.metrics.metrics_delta import rows_of
+from kiqcluster.worker.run.retry import as_exception
 
 __all__ = ["ApplicationMetrics"]
 
@@ -96,9 +97,9 @@ class ApplicationMetrics(Service):
                 with exit_forked_children():
                     for metric in collector.collect():
                         rows += rows_of(metric, mode)
-            except Exception as error:  # noqa: BLE001  # the application's code; the others' series go on
+            except BaseException as raised:  # noqa: BLE001  # the application's code; the others' series go on
                 is_whole = False
-                self._log_failure(collector, error)
+                self._log_failure(collector, raised if isinstance(raised, Exception) else as_exception(raised))
         return rows, is_whole
 
     def _application_collectors(self) -> list[Collector]:

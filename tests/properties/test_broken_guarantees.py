@@ -26,10 +26,11 @@ from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.store import Store
 from kiqcluster.store.engine.units import Unit
 from kiqcluster.store.scripts import SEND_PARKED
-from kiqcluster.worker.maintenance.limit_upkeep import GRANT_MS, LimitUpkeep
+from kiqcluster.worker.maintenance.limit_upkeep import LimitUpkeep
 from tests.chaos.scale import sized
 from tests.in_process_worker import Worker
 from tests.properties.limits import without
+from tests.properties.places import STORED, pass_time
 
 pytestmark = pytest.mark.timeout(sized(120, 900))
 WALKS, STEPS = sized(6, 150), 60
@@ -148,10 +149,7 @@ class Walk:
                 raise
 
     def pass_time(self) -> None:
-        """Have the places be free that were kept for jobs on their way to a queue."""
-        for grants in self.store.call("KEYS", "kiq:slots:*:turns"):
-            for digest in self.store.call("ZRANGE", grants, 0, -1) if grants.decode() not in self.broken else ():
-                self.store.call("ZINCRBY", grants, -GRANT_MS, digest)
+        pass_time(self.store)
 
     def candidates(self) -> list[str]:
         there = [key.decode() for key in self.store.call("KEYS", "kiq:*")]
@@ -225,21 +223,6 @@ class Walk:
                 break
 
 
-STORED = """
-local found = {}
-local function add(payloads) for _, each in ipairs(payloads) do found[#found + 1] = each end end
-for _, key in ipairs(redis.call('KEYS', '*')) do
-  if string.find(key, '^queue:') or string.find(key, '^kiq:wake:') then add(redis.call('LRANGE', key, 0, -1)) end
-  if string.find(key, '^kiq:inflight:') then add(redis.call('HVALS', key)) end
-  if key == 'schedule' or key == 'retry' then add(redis.call('ZRANGE', key, 0, -1)) end
-  if string.find(key, '^kiq:slots:.*:parked$') then
-    for _, entry in ipairs(redis.call('ZRANGE', key, 0, -1)) do add({(string.gsub(entry, '^[^%z]*%z', ''))}) end
-  end
-end
-return found
-"""
-
-
 def walk_all(walks: int, store: Store, setup: Setup, registry: Registry) -> None:
     for seed in range(walks):
         store.call("FLUSHALL")
@@ -262,5 +245,8 @@ def test_a_place_whose_registration_is_lost_is_never_free_without_its_rule(
     store: Store, setup: Setup, registry: Registry
 ) -> None:
     changed = without(SEND_PARKED, "if not has_unit(prefix_of(key), holder) then", "if false then")
-    with patch("kiqcluster.store.parking.SEND_PARKED", changed), pytest.raises(AssertionError, match="law 2: stranded"):
+    with (
+        patch("kiqcluster.store.limits.parking.SEND_PARKED", changed),
+        pytest.raises(AssertionError, match="law 2: stranded"),
+    ):
         walk_all(150, store, setup, registry)

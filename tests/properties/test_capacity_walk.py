@@ -17,7 +17,6 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from kiqcluster.store.parking import send_lines
 
 from kiqcluster.api import ParkedJobs, Queue, ScheduledSet
 from kiqcluster.application.registry import Registry
@@ -29,29 +28,14 @@ from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Dead, Outcome
 from kiqcluster.store import Store
 from kiqcluster.store.engine.units import Unit
-from kiqcluster.worker.maintenance.limit_upkeep import GRANT_MS
+from kiqcluster.store.limits.parking import send_lines
 from tests.chaos.scale import sized
 from tests.in_process_worker import Worker
+from tests.properties.places import STORED, pass_time
 
 WALKS, STEPS = sized(10, 400), 70
 SHOPS = ("x", "y")
 MAX_DEPTH, MAX_WORKERS, MAX_LIMIT = 4, 3, 3
-
-
-# Returns the payloads of all jobs that have not ended.
-STORED = """
-local found = {}
-local function add(payloads) for _, each in ipairs(payloads) do found[#found + 1] = each end end
-for _, key in ipairs(redis.call('KEYS', '*')) do
-  if string.find(key, '^queue:') or string.find(key, '^kiq:wake:') then add(redis.call('LRANGE', key, 0, -1)) end
-  if string.find(key, '^kiq:inflight:') then add(redis.call('HVALS', key)) end
-  if key == 'schedule' then add(redis.call('ZRANGE', key, 0, -1)) end
-  if string.find(key, '^kiq:slots:.*:parked$') then
-    for _, entry in ipairs(redis.call('ZRANGE', key, 0, -1)) do add({(string.gsub(entry, '^[^%z]*%z', ''))}) end
-  end
-end
-return found
-"""
 
 
 class Walk:
@@ -166,10 +150,7 @@ class Walk:
         send_lines(self.store, [(slots, self.most or -1)], 3, lambda: False)
 
     def pass_time(self) -> None:
-        """Have the places be free that were kept for jobs on their way to a queue."""
-        grants = self.store.keys.grants(self.store.keys.slots("Import"))
-        for digest in self.store.call("ZRANGE", grants, 0, -1):
-            self.store.call("ZINCRBY", grants, -GRANT_MS, digest)
+        pass_time(self.store)
 
     def delete(self) -> None:
         place: Any = self.rng.choice([Queue("default"), ScheduledSet(), ParkedJobs("Import")])

@@ -30,13 +30,15 @@ from kiqcluster.features.job_end import JobEnd
 from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq import active_job
 from kiqcluster.sidekiq.outcome import Effect
-from kiqcluster.sidekiq.ruby_json import JSON
+from kiqcluster.sidekiq.ruby_json import JSON, is_unicode
 
 __all__ = ["FLEET", "OPTION", "ConcurrencyLimits", "FleetThreads", "Limit", "key_of", "limit_of"]
 
 OPTION, KEY_OPTION = "concurrency_limit", "concurrency_key"
 PERCENTAGE = re.compile(r"(\d+(?:\.\d+)?)%")
-MAX_KEY_CHARACTERS = 100  # of a key that is written as it is; of a longer one, or one with a colon, its SHA-1
+MAX_KEY_CHARACTERS = (
+    100  # of a key that is written as it is; of a longer one, one with a colon, or half a character, its SHA-1
+)
 
 Limit = int | str  # a number, or a percentage
 
@@ -109,6 +111,7 @@ def key_of(definition: Definition, arguments: list[JSON]) -> str:
     if type(key) not in (str, int) or key == "":
         raise UsageError(f"{KEY_OPTION} of {definition.name} returned {key!r}, and not text or a number")
     text = str(key)
-    if len(text) <= MAX_KEY_CHARACTERS and ":" not in text:
+    if len(text) <= MAX_KEY_CHARACTERS and ":" not in text and is_unicode(text):
         return text
-    return sha1(text.encode(), usedforsecurity=False).hexdigest()  # the set of "x:parked" would be the line of "x"
+    # The set of "x:parked" would be the line of "x".
+    return sha1(text.encode(errors="surrogatepass"), usedforsecurity=False).hexdigest()

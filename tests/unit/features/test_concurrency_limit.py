@@ -60,6 +60,16 @@ class TestKey:
         assert {len(key) for key in keys} == {40}
         assert len(keys) == 2
 
+    def test_one_with_half_a_character_is_replaced_by_its_digest(self) -> None:
+        """Any JSON may have such text, and Redis' keys may not."""
+
+        @job(concurrency_limit=1, concurrency_key=lambda text: text)
+        def sync(text: str) -> None: ...
+
+        keys = {key_of(sync.definition, [text]) for text in ("\ud800", "\ud801", "\ud800" + "x" * 200)}
+        assert len(keys) == 3
+        assert all(key.isascii() for key in keys)
+
     def test_one_with_a_colon_is_replaced_by_its_digest(self) -> None:
         """Its set might have the name of another one's line."""
 

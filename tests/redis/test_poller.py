@@ -448,3 +448,11 @@ def test_pauses_average_one_poll_per_interval_over_the_fleet(processes: int, low
     assert lowest <= min(pauses)
     assert max(pauses) <= highest
     assert sum(pauses) / len(pauses) == pytest.approx(5.0 * processes, rel=0.05)
+
+
+def test_due_jobs_are_moved_though_the_set_of_processes_is_broken(poller: Poller, store: Store) -> None:
+    store.call("SET", store.keys.processes, "of another type")
+    due(store, store.keys.retry, '{"class":"X","queue":"q","args":[],"jid":"a"}')
+
+    assert poller._processes() == 1
+    assert poller.poll(1.0, poller._processes()) == 1

@@ -33,6 +33,7 @@ from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.process.service import Service
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import read, wrap
+from kiqcluster.store import is_outage
 from kiqcluster.store.engine.engine import REFUSED_ENTRY_DELAY_SECONDS, Engine
 from kiqcluster.store.entry_moves import Move
 from kiqcluster.worker.maintenance.due_times import DueTimes
@@ -218,7 +219,13 @@ class Poller(Service):
         return self._runtime.clock.monotonic()
 
     def _processes(self) -> int:
-        count: int = self._engine.store.call("SCARD", self._keys.processes)
+        """Return how many processes there are; 1 where the key is broken, which the heartbeat reports."""
+        try:
+            count: int = self._engine.store.call("SCARD", self._keys.processes)
+        except RedisRefused as error:
+            if is_outage(error):
+                raise
+            return 1
         return count
 
     # 2. read

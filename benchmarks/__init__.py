@@ -1,7 +1,8 @@
 """Benchmarks: kiqcluster beside its peers, in the same run, on the same Redis.  `make bench` runs them all.
 
 __main__   the command: which workloads, peers and rounds; interleaves them
-workloads  the table of what is measured · throughput, conduct: one function for each · measure: what these share
+workloads  the table of what is measured · measure: what these share
+           throughput, conduct, guarantees, cron, fleet: one function for each
 targets    what a figure has to reach, by issue 3 · report: the tables, ratios first
 peers      who takes part, and how each is started · apps/, ruby/: their jobs
 stage      the server, workers and pusher of a run · pusher: the program that enqueues

@@ -101,6 +101,9 @@ TARGETS = (
     Target("guarantees", "concurrency limit, jobs/s ÷ Sidekiq's", over("guarantees", "limited", "sidekiq"), 1),
     Target("guarantees", "rate limit, jobs/s ÷ Sidekiq's", over("guarantees", "rated", "sidekiq"), 1),
     # "Stays flat" is the word; the number is ours.
+    Target(
+        "cron", "seconds of 10 000 entries ÷ sidekiq-cron's", over("cron", "seconds", "sidekiq"), 0.2, is_ceiling=True
+    ),
     Target("growth", "cost per job in a deep queue ÷ short", ours("growth", "depth"), 1.2, is_ceiling=True),
     Target("growth", "cost per job in 1 000 queues ÷ one", ours("growth", "queues"), 1.2, is_ceiling=True),
     Target("fleet", "cores of Redis, 10 000 idle processes", ours("fleet", "cpu_10000"), 0.5, is_ceiling=True),

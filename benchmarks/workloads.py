@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks import conduct, throughput
+from benchmarks.cron import ENTRIES, cron
 from benchmarks.fleet import FLEET_SIZES, fleet
 from benchmarks.guarantees import guarantees, own_guarantees
 from benchmarks.measure import FULL, Figures, Scale
@@ -192,6 +193,12 @@ WORKLOADS = {
                 compressed_kept="compressed (3 KB)",
             ),
         ),
+    ),
+    "cron": Workload(
+        f"Cron: {ENTRIES:,} entries that are due at once, one process",
+        cron,
+        TWO,
+        (Column("seconds", "seconds", ".2f"), RATE, *COSTS),
     ),
     "fleet": Workload(
         "What idle processes cost one Redis",

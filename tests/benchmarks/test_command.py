@@ -40,6 +40,14 @@ def test_a_peer_that_is_not_installed_is_said_and_the_others_are_measured(tmp_pa
     assert "\n| kiqcluster | " in done.stdout
 
 
+def test_a_poll_of_cron_entries_enqueues_a_job_of_each() -> None:
+    done = bench("cron", "--quick", "--peers", "kiqcluster")
+
+    assert done.returncode == 0, done.stderr
+    assert "| kiqcluster | " in done.stdout
+    assert "not run" not in done.stdout.partition("## Versions")[0]
+
+
 @pytest.mark.full
 def test_what_preload_saves_is_a_table_with_and_without_it() -> None:
     done = subprocess.run(

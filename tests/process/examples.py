@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from kiqcluster.api import CronSet
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
@@ -30,6 +31,8 @@ JOB_KEYS = (
     "kiq:dropped",
     "kiq:str*",
     "kiq:lock:*",
+    "kiq:cron*",
+    "cron_job*",
 )
 LIMIT_KEYS = ("kiq:slots:*", "kiq:parked", "kiq:limits*")
 
@@ -56,6 +59,11 @@ def lay_out(stage: Stage) -> None:
     strike = {"name": "SendInvoice", "action": "drop", "until": SystemClock.now() + 3_600}
     stage.store.call("HSET", stage.store.keys.strikes, "3fa9c1", ruby_json.encode(strike))
     stage.store.call("SET", "kiq:lock:SendInvoice:c6e4b2", EXAMPLE_JID, "EX", 21_590)
+    for name, schedule in (("cleanup", "0 3 * * *"), ("daily_report", "0 9 * * *"), ("one_off", "30 12 24 12 *")):
+        CronSet(store=stage.store).add(name, schedule, "Reports::Yearly", [2026], queue="reports")
+    record = {"name": "purge", "cron": "0 4 * * *", "klass": "Purge", "queue_name": "low", "status": "enabled"}
+    stage.store.call("SADD", stage.store.keys.cron_jobs("default"), "cron_job:default:purge")
+    stage.store.call("HSET", "cron_job:default:purge", *(word for pair in record.items() for word in pair))
     stage.store.pipeline([("SET", "stat:processed", 1_204), ("SET", "stat:failed", 12)])
 
 

@@ -223,7 +223,7 @@ RULES: dict[str, tuple[Sequence[str], str, str, str]] = {
     ),
     "a push asks its guards": (
         ["PUSH"],
-        "if guards[operation] and not guards[operation](key) then",
+        "if guards[operation] and not guards[operation](key, arguments) then",
         "if false then",
         "claims",
     ),

@@ -29,3 +29,8 @@ def logger() -> Iterator[logging.Logger]:
     yield ours
     ours.handlers[:], level, ours.propagate = before
     ours.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(registry: Registry) -> None:
+    """Jobs that a test declares have names of their own, whatever other tests of this process have imported."""

@@ -217,7 +217,7 @@ def import_entries(
 
     \b
       kiqctl cron import
-      kiqctl cron import cleanup --namespace default --json
+      kiqctl cron import purge --namespace default --json
     """
     taken: list[str] = []
     left: dict[str, str] = {}

@@ -226,6 +226,19 @@ class TestGuarantees:
         assert samples["kiqcluster_dropped_jobs_size"] == 2
         assert samples["kiqcluster_suspects_size"] == 1
 
+    def test_the_oldest_tick_that_nobody_has_taken_is_told(self, bench: Bench) -> None:
+        bench.store.call("ZADD", bench.store.keys.cron_ticks, NOW - 90, "daily_report", NOW + 60, "cleanup")
+
+        samples = bench.scrape()
+
+        assert samples["kiqcluster_cron_entries"] == 2
+        assert samples["kiqcluster_cron_processing_delay_seconds"] == 90
+
+    def test_a_tick_to_come_is_not_late(self, bench: Bench) -> None:
+        bench.store.call("ZADD", bench.store.keys.cron_ticks, NOW + 60, "cleanup")
+
+        assert bench.scrape()["kiqcluster_cron_processing_delay_seconds"] == 0
+
     def test_rate_limits_are_told_with_what_is_used_of_them(self, bench: Bench) -> None:
         for word in ("a", "b", "c"):
             arguments = ("sliding_window", 2, "60.0", 0, word)
@@ -260,6 +273,8 @@ class TestOddData:
             ("kiq:wake:default", "sidekiq_queue_size{name=default}"),
             ("schedule", "sidekiq_jobs_scheduled_size"),
             ("dead", "sidekiq_jobs_dead_size"),
+            ("kiq:cron:ticks", "kiqcluster_cron_entries"),
+            ("kiq:cron:ticks", "kiqcluster_cron_processing_delay_seconds"),
             ("stat:failed", "sidekiq_stat_failed_total"),
             ("kiq:dropped", "kiqcluster_dropped_jobs_size"),
         ],

@@ -147,7 +147,8 @@ class _Sizes:
         self.limits: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
         self.lines = _names(replies[9])
         self._deduplicated = replies[10]
-        self.guarantees, due = replies[11:15], replies[15:]
+        first_due = 11 + guarantees.SIZE_COMMANDS
+        self.guarantees, due = replies[11:first_due], replies[first_due:]
         self._due = dict(zip(SORTED_SETS, zip(due[::2], due[1::2], strict=True), strict=False))
 
     def metrics(self, now: float) -> Iterator[Metric]:

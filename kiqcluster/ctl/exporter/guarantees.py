@@ -1,5 +1,6 @@
-"""Guarantees: what strikes, dropped jobs, suspects and rate limits have in Redis, as metrics.
+"""Guarantees: what strikes, dropped jobs, suspects, rate limits and cron entries have in Redis, as metrics.
 
+SIZE_COMMANDS      how many replies guarantee_metrics reads
 size_commands      the questions that are asked with those of gauges.py, in the same round trip
 guarantee_metrics  their replies as metrics
 rate_metrics       rate limits; three round trips, and none where no rate limit was used lately
@@ -23,8 +24,9 @@ from kiqcluster.features.strikes import MAX_STRIKES, Strike
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store import Store
 
-__all__ = ["guarantee_metrics", "rate_metrics", "size_commands"]
+__all__ = ["SIZE_COMMANDS", "guarantee_metrics", "rate_metrics", "size_commands"]
 
+SIZE_COMMANDS = 6
 MAX_RATE_LIMITS = 500  # the ones used last: a name may be made of a job's arguments
 
 
@@ -35,18 +37,25 @@ def size_commands(keys: Keys) -> list[tuple[str, ...]]:
         ("HLEN", keys.suspects),
         ("HSCAN", keys.strikes, "0", "COUNT", str(2 * MAX_STRIKES)),
         ("ZCARD", keys.rates),
+        ("ZCARD", keys.cron_ticks),
+        ("ZRANGE", keys.cron_ticks, "0", "0", "WITHSCORES"),
     ]
 
 
 def guarantee_metrics(replies: Sequence[Any], now: float, store: Store) -> Iterator[Metric]:
     """Yield what the replies say.  now: epoch seconds.  Raises StoreError."""
-    dropped, suspects, strikes, rates = replies
+    dropped, suspects, strikes, rates, entries, next_tick = replies
     for name, text, size in (
         ("kiqcluster_dropped_jobs_size", "Jobs that were dropped before they ran, of the last 7 days", dropped),
         ("kiqcluster_suspects_size", "Jobs that processes have died with, and that have not ended since", suspects),
+        ("kiqcluster_cron_entries", "Cron entries that are enabled", entries),
     ):
         if isinstance(size, int):
             yield GaugeMetricFamily(name, text, value=size)
+    if isinstance(next_tick, list):
+        text = "Time since the oldest tick that no poller has taken became due"
+        delay = max(0.0, now - float(next_tick[1])) if next_tick else 0.0
+        yield GaugeMetricFamily("kiqcluster_cron_processing_delay_seconds", text, value=delay)
     if isinstance(strikes, list):
         found = _mapping(strikes[1])
         yield _strikes(found, _counts(store, list(found)), now)

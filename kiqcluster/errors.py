@@ -10,6 +10,8 @@ KiqError
 │   ├── ExceedLimitError       its arguments are larger than the size limiter allows
 │   └── InvalidArguments       arguments do not fit `perform`, or are not JSON-native (`path` says where)
 ├── OverLimit                  a rate limit allows no start now; a job that raises it is deferred (`seconds`)
+├── NormalFailure              raised by a job of a task that has failed for good: neither an error nor retried
+├── TaskEnded                  a task takes no more jobs: it is complete or cancelled, or has expired
 ├── RetryError                 raised by a job to be retried without a report to error handlers
 ├── JobTimedOut                a job has run for longer than its `timeout` or `timeout_hard`; also a TimeoutError
 ├── JobKilled                  somebody has buried a job by hand; passed to death handlers
@@ -52,6 +54,7 @@ __all__ = [
     "KiqError",
     "MalformedPayload",
     "MisfitArguments",
+    "NormalFailure",
     "NotReplicated",
     "OverLimit",
     "PayloadDecompressionConflictError",
@@ -63,6 +66,7 @@ __all__ = [
     "ReplyLost",
     "RetryError",
     "StoreError",
+    "TaskEnded",
     "UnknownJob",
     "UnroutedCall",
     "UsageError",
@@ -170,6 +174,23 @@ class OverLimit(KiqError):
     def __reduce__(self) -> tuple[type[OverLimit], tuple[str, float]]:
         """Be copied and pickled with both arguments."""
         return type(self), (self.name, self.seconds)
+
+
+class NormalFailure(KiqError):
+    """Raised by a job that has failed in the sense of its work: `failed` in its task, with this text as a message.
+
+    The job is done: it is not retried, and counts as no error.
+    """
+
+
+class TaskEnded(KiqError):
+    """A task takes no more jobs.  reason: COMPLETE, CANCELLED or UNKNOWN (it has expired, or lies in another Redis)."""
+
+    def __init__(self, task: str, reason: str) -> None:
+        words = {"COMPLETE": "is complete", "CANCELLED": "is cancelled"}.get(reason, "is not known to this Redis")
+        super().__init__(f"task {task} {words}, and takes no more jobs; create another one")
+        self.task = task
+        self.reason = reason
 
 
 class RetryError(KiqError):

@@ -21,8 +21,9 @@ from functools import partial
 from itertools import repeat
 from typing import Any, TypeVar
 
-from kiqcluster.application.registry import Definition, current_registry
-from kiqcluster.client.router import options_of, shard_of
+from kiqcluster.application.registry import Definition
+from kiqcluster.client.items import check_presentable, read_item
+from kiqcluster.client.router import shard_of
 from kiqcluster.client.writes import Refused, round_trips, write
 from kiqcluster.errors import (
     InvalidArguments,
@@ -44,7 +45,6 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import unwrapped
 from kiqcluster.sidekiq.payload import (
     ENCRYPT,
-    MALFORMED,
     SCHEDULED_AT,
     Jid,
     Stencil,
@@ -54,7 +54,6 @@ from kiqcluster.sidekiq.payload import (
     check_queue_name,
     new_jid,
     new_jids,
-    presentable,
     stamp,
 )
 from kiqcluster.sidekiq.ruby_json import JSON
@@ -63,9 +62,7 @@ from kiqcluster.store import Store
 __all__ = ["Client"]
 
 MAX_PAYLOAD_BYTES = 512 << 20  # Redis closes the connection on more (proto-max-bulk-len): the push would count as lost
-DEFAULT_OPTIONS: Mapping[str, JSON] = {"retry": True, "queue": "default"}
 ARRAY_TYPES = frozenset({list, tuple})  # types of an entry of a bulk push
-RESERVED_KEYS = frozenset({"class", "args", "jid", "created_at", "enqueued_at", "at"})
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -110,9 +107,9 @@ class Client:
         means the number in the job's definition, or none.  Raises InvalidPush, InvalidArguments, StoreError.  One round
         trip.
         """
-        name, definition, options = _read_item(self._setup, item)
+        name, definition, options = read_item(self._setup, item)
         arguments = _positions(name, definition, item.get("args", []))
-        _check_presentable(item, name, options, arguments)
+        check_presentable(item, name, options, arguments)
         replicas = _replicas(definition, wait_replicas)
         return self.enqueue(name, options, arguments, item.get("at"), item.get("jid"), replicas, definition)
 
@@ -123,9 +120,9 @@ class Client:
         Returns a jid per job, in order, None where middleware stopped it.  Raises as `enqueue_bulk` does.
         One round trip per 1 000 jobs or 10 MB.
         """
-        name, definition, options = _read_item(self._setup, item)
+        name, definition, options = read_item(self._setup, item)
         lists = item.get("args", [])
-        _check_presentable(item, name, options, lists[0] if isinstance(lists, list) and lists else [])
+        check_presentable(item, name, options, lists[0] if isinstance(lists, list) and lists else [])
         if item.get("jid") is not None:
             raise InvalidPush("a jid belongs to one job; leave it out of push_bulk")
         replicas = _replicas(definition, wait_replicas)
@@ -179,6 +176,19 @@ class Client:
         Raises PushError, which names the first invalid entry, before anything is enqueued; StoreError, whose `enqueued`
         has the jids written so far.
         """
+        jobs = self.prepare_bulk(name, options, argument_lists, at, definition)
+        refused = self._write([job for job in jobs if job is not None], wait_replicas, name, definition)
+        return [None if job is None else refused.get(job.jid, job.jid) for job in jobs]
+
+    def prepare_bulk(
+        self,
+        name: str,
+        options: Mapping[str, JSON],
+        argument_lists: Iterable[Sequence[JSON]],
+        at: Any = None,
+        definition: Definition | None = None,
+    ) -> Sequence[Ready | None]:
+        """Return jobs as `enqueue_bulk` writes them, None for those that middleware stopped; the caller writes them."""
         check_queue_name(options["queue"])
         self._setup.current_config()  # sets the format of floats
         if isinstance(argument_lists, str | bytes | Mapping) or not isinstance(argument_lists, Iterable):
@@ -202,8 +212,7 @@ class Client:
             jobs = _each(
                 zip(lists, times, strict=True), lambda job: self._prepare(name, options, *job, definition=definition)
             )
-        refused = self._write([job for job in jobs if job is not None], wait_replicas, name, definition)
-        return [None if job is None else refused.get(job.jid, job.jid) for job in jobs]
+        return jobs
 
     def _times(self, at: Any, count: int) -> list[float | None]:
         if at is None:
@@ -331,6 +340,12 @@ class Client:
         """Return the shard of a push, None for the default one.  Raises UnroutedCall."""
         return self._store or VIA.get() or shard_of(self._setup, name, definition)
 
+    def store_of(self, name: str, definition: Definition | None) -> Store:
+        """Return the shard of a push; for those who write themselves.  Raises UnroutedCall; UsageError in memory."""
+        if self._setup.delivery is not None:
+            raise UsageError(f"{name}: this needs Redis, and the jobs of this test stay in memory; use testing.real()")
+        return self._target(name, definition) or self._setup.current_store()
+
     def _write(self, jobs: Sequence[Ready], wait_replicas: int, name: str, definition: Definition | None) -> Refused:
         """Write jobs, a chunk per round trip; return those that a guard has refused.
 
@@ -401,37 +416,6 @@ def _all_positions(name: str, definition: Definition | None, entries: Sequence[A
     ):
         return list(map(list, entries))
     return _each(entries, lambda entry: _positions(name, definition, entry))
-
-
-def _read_item(setup: Setup, item: Mapping[str, Any]) -> tuple[str, Definition | None, dict[str, JSON]]:
-    """Return name, definition (None for a job that is not registered here) and payload options of a push item."""
-    if not isinstance(item, Mapping) or "class" not in item:
-        raise InvalidPush(f"a job is a mapping with `class` and `args`, not {item!r}")
-    if "wait_replicas" in item:  # it has no meaning in a payload
-        raise InvalidPush("wait_replicas is an argument of push beside the item: push(item, wait_replicas=1)")
-    job = item["class"]
-    definition = getattr(job, "definition", None) or (current_registry().get(job) if isinstance(job, str) else None)
-    name = definition.name if definition is not None else job
-    if not isinstance(name, str) or not name:
-        raise InvalidPush(f"class is a job or the name of one, not {job!r}")
-    defaults = DEFAULT_OPTIONS
-    if definition is not None:
-        defaults = definition.options if "queue" in item else options_of(setup, definition)
-    options = {**defaults, **{key: value for key, value in item.items() if key not in RESERVED_KEYS}}
-    if not isinstance(options["retry"], bool | int | None):
-        raise InvalidPush(f"retry = {options['retry']!r} does not fit; it takes True, False, or how many retries")
-    return name, definition, options
-
-
-def _check_presentable(item: Mapping[str, Any], name: str, options: Mapping[str, JSON], arguments: Any) -> None:
-    """Raise InvalidPush for a key that Ruby's pages cannot show.  arguments: of the job, or of the first of many."""
-    arguments = arguments if isinstance(arguments, list) else []  # another type is refused later, with a better message
-    payload = {"args": arguments, "class": name, "jid": item.get("jid", "-"), **options}
-    if misfits := presentable(payload, "default", 0.0):
-        key = next(key for key in misfits if key != MALFORMED)
-        raise InvalidPush(
-            f"{key} = {item.get(key)!r} does not fit: Sidekiq's web pages would break on it, or its poller lose the job"
-        )
 
 
 def _raise(error: InvalidArguments) -> None:

@@ -7,6 +7,7 @@ versions       payloads that are newer than the class of this process wait
 size_limiter   large arguments: reported, compressed or refused; below the stacks, which see the arguments
 strikes        `kiqctl strike`: an operator defers or drops some jobs for a while
 policies       `policy`: code of the application decides before each run: run, defer or drop
+tasks          jobs of a task: their status, from the push to the end
 rate_limits    `rate_limit`: at most so many starts in a period
 concurrency_limit   `concurrency_limit`: at most so many jobs of a class or key run at once
 cron           `cron`: jobs on a schedule; below the stacks, which see their pushes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kiqcluster.sidekiq.keys import Keys
@@ -20,7 +21,8 @@ class JobEnd:
     Retry, Deferred, Requeue and Interrupted mean that the job runs again; Done, Discard and Dead that it does not.
     payload: the run's own copy, which the job and middleware may have changed.  name: of the job's class.
     identity, token, keys: as those of Run.  raw: the unit's bytes, as they came.
-    has_asked: whether its begin rows were put to Redis.
+    has_asked: whether its begin rows were put to Redis.  failure: the error that ended the run.
+    messages: that the job has logged (current_job().log).
     """
 
     outcome: Outcome
@@ -32,6 +34,8 @@ class JobEnd:
     keys: Keys = field(default=DEFAULT_KEYS, repr=False)
     raw: bytes = field(default=b"", repr=False)
     has_asked: bool = True
+    failure: BaseException | None = None
+    messages: Sequence[str] = ()
 
     @property
     def has_left_line(self) -> bool:

@@ -24,6 +24,7 @@ from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.policies import ClientPolicies, ServerPolicies
 from kiqcluster.features.rate_limits import RateLimits
 from kiqcluster.features.strikes import STRIKES
+from kiqcluster.features.tasks import TaskEvents
 from kiqcluster.features.versions import VersionCheck
 from kiqcluster.process.in_force import InForce
 from kiqcluster.process.runtime import Push, Run
@@ -174,6 +175,7 @@ STACKS = InForce(
             VersionCheck(),  # what this release cannot run
             STRIKES,  # what an operator does not want to run
             ServerPolicies(),  # what the application does not want to run
+            TaskEvents(),  # what nobody wants any more, for its task is cancelled
             RateLimits(),  # what may not run now
             ServerDeduplication(),  # what has equals: its line is the narrower one, and jobs wait there first
             ConcurrencyLimits(),  # what may not run beside others

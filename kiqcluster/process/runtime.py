@@ -32,6 +32,7 @@ from kiqcluster.sidekiq.outcome import Effect, Outcome
 from kiqcluster.sidekiq.payload import CATTR, CORRELATION_ID, LOCALE, META, VERSION, Payload
 from kiqcluster.sidekiq.routing import Rules
 from kiqcluster.sidekiq.ruby_json import JSON
+from kiqcluster.sidekiq.task_keys import task_of
 from kiqcluster.store import Store, is_outage
 from kiqcluster.store.shards import address_of, shard_name
 
@@ -54,6 +55,7 @@ DeathHandler = Callable[[Payload, Exception], object]
 LOGGER = logging.getLogger("kiqcluster")
 CONTEXTS_WITH_EVENTS = frozenset({"job", "malformed payload"})  # contexts whose errors have an event of their own
 DEFAULT_KEYS = Keys()
+MAX_MESSAGES, MAX_MESSAGE_CHARACTERS = 100, 1_000  # that a run keeps in its task
 MAX_EXTRAS = 100  # fields that a job adds to its last line
 E = TypeVar("E", bound=ErrorHandler)
 D = TypeVar("D", bound=DeathHandler)
@@ -96,6 +98,7 @@ class JobContext:
     passed_on: Mapping[str, JSON] | None = field(default=None, init=False, repr=False)  # kept by features/context
     time_limit: TimeLimit | None = field(default=None, init=False)
     extras: dict[str, Any] | None = field(default=None, init=False, repr=False)  # of log_extra_metadata_on_done
+    messages: list[str] | None = field(default=None, init=False, repr=False)  # that the job has logged
     places: Any = field(default=None, init=False, repr=False)  # kept by limits
 
     @property
@@ -147,6 +150,19 @@ class JobContext:
         extras = self.extras = {} if self.extras is None else self.extras
         if key in extras or len(extras) < MAX_EXTRAS:
             extras[str(key)] = value
+
+    def log(self, text: str) -> None:
+        """Keep a message with the event of the job in its task; a job that is in no task writes a line of the log.
+
+        It is written with the end of the run, so that of a run whose process dies is lost.  100 of 1 000 characters at
+        most for each run.
+        """
+        if task_of(self.payload) is None:
+            LOGGER.info("%s", text)
+            return
+        messages = self.messages = [] if self.messages is None else self.messages
+        if len(messages) < MAX_MESSAGES:
+            messages.append(str(text)[:MAX_MESSAGE_CHARACTERS])
 
     @property
     def seconds_left(self) -> float | None:

@@ -7,6 +7,7 @@ conversions    advice for values that JSON cannot represent
 active_job     Rails' envelope around a job
 compression    large arguments in GitLab's form
 encryption     an encrypted argument: its form, and the keys
+task_keys      which task a job is part of
 keys           every Redis key
 selectors      the grammar of selectors: expressions over the attributes of job classes
 routing        the forms of routing rules, and which one matches a class

@@ -331,6 +331,23 @@ class Keys:
         """hash: name of a job → number of its pushes that a lock refused."""
         return f"{self.prefix}kiq:deduplicated"
 
+    @property
+    def tasks(self) -> str:
+        """zset: ids of tasks by the time of their creation; the youngest 10 000."""
+        return f"{self.prefix}kiq:tasks"
+
+    def task(self, identifier: str) -> str:
+        """hash: a task, with the status of each of its jobs (tasks.lua); `ttl`, `kept` of Task.create."""
+        return f"{self.prefix}kiq:task:{identifier}"
+
+    def task_ended(self, identifier: str) -> str:
+        """zset: jids of the jobs of a task that have failed by when, epoch seconds; as long as the task."""
+        return f"{self.prefix}kiq:task:{identifier}:ended"
+
+    def task_children(self, identifier: str) -> str:
+        """set: ids of the tasks whose parent this one is; as long as the task."""
+        return f"{self.prefix}kiq:task:{identifier}:children"
+
     def control(self, identity: str) -> str:
         """list: control messages (process_registry.py) for a process or, through it, for its supervisor; 60 s."""
         return f"{self.prefix}kiq:control:{identity}"

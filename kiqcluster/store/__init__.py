@@ -9,6 +9,7 @@ wire         commands and replies as bytes, and the kinds of error replies
 scripts      the .lua files in lua/, one per operation, called by digest
 commands     the commands that a worker runs, and a trial of each at boot
 engine/      the operations of a worker: join, reserve, settle, resync, recover, move_due
+tasks        tasks: created, changed, read; their jobs pushed
 entry_moves  moves entries of sets and jobs of queues; search: finds those that contain a text
 guarded_push writes a job only if the guards in its rows are true
 limits/      the lines of jobs that wait for a place in a limit; places of running jobs

@@ -7,7 +7,8 @@ move_jobs      moves jobs of a queue to another queue, or deletes them
 read_queue     reads a part of a queue, whose tail is its wake list
 drop_entries   deletes entries of several sorted sets
 
-What never runs again, for it is deleted or buried, releases the lock that it may hold (deduplication) in the same step.
+What never runs again, for it is deleted or buried, releases the lock that it may hold (deduplication) in the same step,
+and ends in its task as `error`.
 Nothing here retries: after a lost reply, the caller has to look which entries were moved.
 """
 
@@ -18,7 +19,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kiqcluster.errors import MalformedPayload, RedisRefused
-from kiqcluster.sidekiq.payload import IDEMPOTENCY_KEY, lock_of, read
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.payload import IDEMPOTENCY_KEY, Payload, lock_of, read
+from kiqcluster.sidekiq.task_keys import TASK_ID, task_of
 from kiqcluster.store.scripts import (
     DUE,
     MOVE_ENTRIES,
@@ -193,8 +196,8 @@ def _move_call(
         if move.verb == STAGE:
             keys[1] = store.keys.moving
             several = [("push", store.keys.moving_to(move.queue), move.queue, move.new)]
-        if move.verb in FINAL_VERBS and (claim := _claim_of(store, move.old)) is not None:
-            several.append(("clear", *claim, b""))
+        if move.verb in FINAL_VERBS:
+            several += _ends_of(store, move)
         for verb, key, name, new in several:
             if key != source and key not in place_by_key:
                 keys.append(key)
@@ -204,18 +207,37 @@ def _move_call(
     return Call(MOVE_ENTRIES, keys, arguments), rows
 
 
+def _ends_of(store: Store, move: Move) -> list[tuple[str, str, str, bytes]]:
+    """Return the rows about a job that a move ends: its lock is released, its event is an error."""
+    claim, task = _claim_of(store, move.old), _task_of(store, move.old)
+    rows = [] if claim is None else [("clear", *claim, b"")]
+    if task is not None:
+        said = "moved to the dead set by hand" if move.verb == "bury" else "deleted by hand, or stopped by middleware"
+        rows.append(("event", *task, ruby_json.encode(said)))
+    return rows
+
+
 def _claim_of(store: Store, raw: bytes) -> tuple[str, str] | None:
-    """Return the lock that a job may hold, and its jid; None for a job without a lock, or bytes that are not a job.
+    """Return the lock that a job may hold, and its jid; None for a job without a lock, or bytes that are not a job."""
+    lock = lock_of(_payload(raw)) if IDEMPOTENCY_KEY.encode() in raw else None
+    return None if lock is None else (store.keys.lock(lock[0]), lock[1])
+
+
+def _task_of(store: Store, raw: bytes) -> tuple[str, str] | None:
+    """Return the key of the task in which a job has an event, and its jid; None for another job."""
+    task = task_of(_payload(raw)) if TASK_ID.encode() in raw else None
+    return None if task is None else (store.keys.task(task[0]), task[1])
+
+
+def _payload(raw: bytes) -> Payload:
+    """Return the payload of an entry, {} for bytes that are not a job.
 
     raw: a payload, or the entry of a parked job, whose payload is behind the NUL (parked.lua).
     """
-    if IDEMPOTENCY_KEY.encode() not in raw:
-        return None
     try:
-        lock = lock_of(read(raw.rpartition(b"\0")[2]))
+        return read(raw.rpartition(b"\0")[2])
     except MalformedPayload:
-        return None
-    return None if lock is None else (store.keys.lock(lock[0]), lock[1])
+        return {}
 
 
 def trim_dead(store: Store, now: float, limits: DeadSetLimits) -> Dropped:
@@ -250,9 +272,12 @@ def move_jobs(
         arguments += [word for pair in jobs for word in pair]
     else:
         for old, _ in jobs:
-            claim = _claim_of(store, old)
-            arguments += [old, "" if claim is None else f"{len(keys) + 1} {claim[1]}"]
-            keys += [] if claim is None else [claim[0]]
+            words = []
+            for found in (claim := _claim_of(store, old), task := _task_of(store, old)):
+                keys += [] if found is None else [found[0]]
+                words.append("0" if found is None else str(len(keys)))
+            jid = (claim or task or ("", ""))[1]
+            arguments += [old, " ".join((*words, jid)) if jid else ""]
     return [index - 1 for index in run_script(store, Call(MOVE_JOBS, keys, arguments))]
 
 

@@ -35,9 +35,11 @@ __all__ = [
     "ONCE",
     "PUBLISH",
     "PUSH",
+    "PUSH_TASK",
     "RATE",
     "READ_QUEUE",
     "READ_RATE",
+    "READ_TASK",
     "RECEIVE_JOBS",
     "RECOVER",
     "REGISTER_HANDS",
@@ -53,6 +55,7 @@ __all__ = [
     "TAKE_PLACE",
     "TRIM_DEAD",
     "WRITE_CRON",
+    "WRITE_TASK",
     "Call",
     "Script",
     "Word",
@@ -133,6 +136,9 @@ SEND = load("send")
 SEND_PARKED = load("send_parked")
 WRITE_CRON = load("write_cron")
 SKIP_TICKS = load("skip_ticks")
+PUSH_TASK = load("push_task")
+READ_TASK = load("read_task")
+WRITE_TASK = load("write_task")
 
 
 def row_words(rows: Sequence[Effect], keys: list[str], index_by_key: dict[str, int]) -> list[Word]:

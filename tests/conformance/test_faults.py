@@ -32,12 +32,14 @@ import pytest
 from kiqcluster.control import control_messages
 from kiqcluster.control.control_messages import new_message, send
 from kiqcluster.errors import RedisRefused
-from kiqcluster.sidekiq.outcome import Done, Dropped, Effect, Retry
-from kiqcluster.store import Store, cron, entry_moves, guarded_push, shard_moves
+from kiqcluster.sidekiq.outcome import Done, Dropped, Effect, Outcome, Retry
+from kiqcluster.sidekiq.payload import Jid
+from kiqcluster.store import Store, cron, entry_moves, guarded_push, shard_moves, tasks
 from kiqcluster.store import scripts as script_module
 from kiqcluster.store.engine import begin_calls, reserve_calls, settle_calls, wait_lists
 from kiqcluster.store.engine import engine as engine_module
 from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import Settlement, Unit
 from kiqcluster.store.engine.wait_lists import stale_hands
 from kiqcluster.store.entry_moves import Move, drop_entries, move_entries, move_jobs, read_due, trim_dead
 from kiqcluster.store.guarded_push import GuardedJob, push_guarded
@@ -51,6 +53,7 @@ from kiqcluster.store.scripts import (
     MOVE_JOBS,
     ONCE,
     PUSH,
+    PUSH_TASK,
     RATE,
     RECOVER,
     REGISTER_HANDS,
@@ -61,6 +64,7 @@ from kiqcluster.store.scripts import (
     STALE_HANDS,
     TRIM_DEAD,
     WRITE_CRON,
+    WRITE_TASK,
     Call,
     Script,
     Word,
@@ -77,7 +81,7 @@ JOB = re.compile(r'^(?:.*\0)?(?:.*"jid":")?(job-\d+)', re.DOTALL)
 USERS: tuple[ModuleType, ...] = (
     sys.modules[__name__],
     *(engine_module, begin_calls, reserve_calls, settle_calls, wait_lists),
-    *(entry_moves, parking, places, cron, shard_moves, guarded_push, control_messages),
+    *(entry_moves, parking, places, cron, shard_moves, guarded_push, control_messages, tasks),
 )
 
 # Reads by `redis.pcall` do not fail: what refuses them (a key of a wrong type) has tests of its own.
@@ -525,6 +529,135 @@ def members(store: Store) -> object:
     return store.call("HKEYS", store.keys.members), store.call("ZRANGE", store.keys.beats, 0, -1)
 
 
+# tasks: what is counted is what is there, and a callback is pushed once
+
+TASK = "0" * 24
+CALLBACK = b'other\0{"jid":"job-9"}'
+
+
+def create(store: Store, identifier: str = TASK, parent: str = "") -> None:
+    fields = {**dict.fromkeys(("total", *tasks.STATUSES), 0), "ttl": 1_000, "kept": 100, "on_complete": CALLBACK}
+    tasks.create_task(store, identifier, parent, fields)
+
+
+def task_jobs(*jids: str) -> list[tasks.TaskJob]:
+    return [tasks.TaskJob(Jid(jid), "default", None, task_payload(jid), (), "[]") for jid in jids]
+
+
+def task_payload(jid: str) -> bytes:
+    return f'{{"class":"X","args":[],"task_id":"{TASK}","use_task_event":true,"jid":"{jid}"}}'.encode()
+
+
+def with_task(store: Store, *jids: str, parent: str = "") -> None:
+    """Enqueue jobs of a task to which no more are added.  parent: waits for this task alone."""
+    if parent:
+        create(store, parent)
+    create(store, parent=parent)
+    if parent:
+        tasks.close_task(store, parent)
+    tasks.push_jobs(store, TASK, task_jobs(*jids))
+    tasks.close_task(store, TASK)
+
+
+def scene_settle_event(engine: Engine, store: Store, *, parent: str = "") -> Callable[[], object]:
+    """The last job of a task ends: the counts, and what is pushed then."""
+    with_task(store, "job-1", parent=parent)
+    (unit,) = reserve(engine, 1).units
+    unit_effects = (Effect("event", store.keys.task(TASK), ("job-1", "failed", '"no"', "")),)
+    return lambda: raise_refused(engine, unit, Done(effects=unit_effects))
+
+
+def raise_refused(engine: Engine, unit: Unit, outcome: Outcome) -> None:
+    with engine.store.borrowed() as connection:
+        refusals, _ = engine.exchange(connection, ME, 0, None, [Settlement(unit, outcome)], NOW)
+    for reason in refusals.values():
+        raise RedisRefused(reason)
+
+
+def scene_settle_event_of_child(engine: Engine, store: Store) -> Callable[[], object]:
+    return scene_settle_event(engine, store, parent="1" * 24)
+
+
+def scene_begin_event(engine: Engine, store: Store) -> Callable[[], object]:
+    with_task(store, "job-1")
+    (unit,) = reserve(engine, 1).units
+    return lambda: engine.begin_run(unit, [Effect("working", store.keys.task(TASK), ("job-1", "drop"))])
+
+
+def scene_push_task(_: Engine, store: Store) -> Callable[[], object]:
+    create(store)
+    return lambda: tasks.push_jobs(store, TASK, task_jobs("job-1", "job-2"))
+
+
+def scene_push_event(_: Engine, store: Store) -> Callable[[], object]:
+    create(store)
+    return guarded(store, [Effect("event", store.keys.task(TASK), ("job-1", "[]")), *push_rows(store)])
+
+
+def scene_create_task(_: Engine, store: Store) -> Callable[[], object]:
+    create(store, "1" * 24)
+    return lambda: create(store, parent="1" * 24)
+
+
+def scene_close_task(_: Engine, store: Store) -> Callable[[], object]:
+    create(store)
+    return lambda: tasks.close_task(store, TASK)
+
+
+def scene_cancel_task(_: Engine, store: Store) -> Callable[[], object]:
+    create(store)
+    return lambda: tasks.cancel_task(store, TASK, "no")
+
+
+def scene_mark_events(_: Engine, store: Store) -> Callable[[], object]:
+    with_task(store, "job-1", "job-2")
+    return lambda: tasks.mark_events(store, TASK, ["job-1", "job-2"], "failed", '"no"')
+
+
+def scene_move_event(verb: str) -> Prepare:
+    def prepare(_: Engine, store: Store) -> Callable[[], object]:
+        with_task(store, "job-1")
+        store.call("DEL", "queue:default")
+        store.call("ZADD", "retry", 1, task_payload("job-1"))
+        move = Move(task_payload("job-1"), verb, "", task_payload("job-1") if verb == "bury" else b"")
+        return lambda: moved(store, move)
+
+    return prepare
+
+
+def moved(store: Store, move: Move) -> None:
+    _, refusals, _ = move_entries(store, "retry", [move], NOW, LIMITS)
+    for reason in refusals:
+        raise RedisRefused(reason)
+
+
+def scene_delete_event(_: Engine, store: Store) -> Callable[[], object]:
+    with_task(store, "job-1")
+    return lambda: move_jobs(store, "default", "", [(task_payload("job-1"), b"")], (10, 0), b"mark")
+
+
+def task_states(store: Store) -> object:
+    """Return all fields of the tasks but for times, and how many callbacks there are."""
+    found = {}
+    for identifier in (TASK, "1" * 24):
+        flat = [word.decode() for word in store.call("HGETALL", store.keys.task(identifier))]
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        times = {name: "" for name in fields if name.endswith("_at")}
+        ended = store.call("ZRANGE", store.keys.task_ended(identifier), 0, -1)
+        found[identifier] = {**fields, **times}, ended, store.call("SMEMBERS", store.keys.task_children(identifier))
+    return found, store.call("LLEN", "queue:other")
+
+
+def pushed_again(most: int) -> Callable[[State], bool]:
+    """While Redis refuses everything, a callback cannot be taken back, nor jobs of a task.  most: of callbacks."""
+
+    def is_so(state: State) -> bool:
+        assert isinstance(state.checked, tuple)
+        return bool(state.checked[1] > most or 2 in state.jobs.values())
+
+    return is_so
+
+
 NO_AGAIN = {"reserve", "bounce", "resync_in_hand", "recover_in_hand", "sweep"}
 SCENES = [
     *[
@@ -562,11 +695,23 @@ SCENES = [
     Scene("register_hands", REGISTER_HANDS, scene_register_hands, check=owners),
     Scene("stale_hands", STALE_HANDS, scene_stale_hands, check=owners),
     Scene("send", SEND, scene_send, check=messages),
+    Scene("settle_event", SETTLE, scene_settle_event, check=task_states, excused=pushed_again(1)),
+    Scene("settle_event_of_child", SETTLE, scene_settle_event_of_child, check=task_states, excused=pushed_again(2)),
+    Scene("begin_event", BEGIN, scene_begin_event, check=task_states),
+    Scene("push_task", PUSH_TASK, scene_push_task, check=task_states, excused=pushed_again(1)),
+    Scene("push_event", PUSH, scene_push_event, check=task_states, excused=only_locks_of_the_pushed_job),
+    Scene("create_task", WRITE_TASK, scene_create_task, check=task_states),
+    Scene("close_task", WRITE_TASK, scene_close_task, check=task_states, excused=pushed_again(1)),
+    Scene("cancel_task", WRITE_TASK, scene_cancel_task, check=task_states, excused=pushed_again(1)),
+    Scene("mark_events", WRITE_TASK, scene_mark_events, check=task_states, excused=pushed_again(1)),
+    Scene("delete_event", MOVE_ENTRIES, scene_move_event("drop"), check=task_states, excused=pushed_again(1)),
+    Scene("bury_event", MOVE_ENTRIES, scene_move_event("bury"), check=task_states, excused=pushed_again(1)),
+    Scene("delete_event_in_queue", MOVE_JOBS, scene_delete_event, check=task_states, excused=pushed_again(1)),
 ]
 
 
 # They only read; or they are written again with the next beat, or by whoever still wants the lock of a deploy.
-WITHOUT_SCENES = {"find_entries", "find_jobs", "read_queue", "read_rate", "publish", "lock"}
+WITHOUT_SCENES = {"find_entries", "find_jobs", "read_queue", "read_rate", "read_task", "publish", "lock"}
 
 
 def test_every_script_that_changes_what_jobs_need_has_a_scene() -> None:

@@ -65,6 +65,7 @@ MAY_HAVE_MORE_FIELDS = {
     "process/config.py:Config": "a field for each setting",
     "application/options.py:JobOptions": "a field for each option of a job",
     "control/process_registry.py:RegisteredProcess": "a field for each column of Sidekiq's process list",
+    "tasks/records.py:TaskStatus": "a field for each thing that is known of a task",
     "control/cluster_document.py:ClusterStatus": "a field for each key of /status",
 }
 

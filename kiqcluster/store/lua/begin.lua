@@ -18,6 +18,7 @@
 --                           the holder is one of at most `largest` members of a set, or becomes one; every script that
 --                           moves the unit removes the holder from the set.  0: no limit; below 0: nobody enters.
 --                           name: of a limit that may be overridden (parked.lua)
+--   working jid otherwise  the task is not cancelled; the job has begun in it (tasks.lua)
 -- These are always true, and have no `otherwise`:
 --   clear jid               the key is deleted if its value is this jid (claims.lua)
 --   renew jid seconds       the key lasts for so many seconds at least if its value is this jid; a key that does not
@@ -39,6 +40,8 @@
 -- include holders
 -- include places
 -- include claims
+-- include server_clock
+-- include tasks
 
 local payload = redis.call('HGET', KEYS[1], ARGV[1]) or take_over(KEYS[1], ARGV[1])
 if not payload then return {'LOST'} end
@@ -81,6 +84,10 @@ local is_true = {
     return room_of(key, largest) > 0 and line_length(key) == 0
   end,
   concurrent = function(key, arguments) return has_place(key, tonumber(arguments[1]), holder) end,
+  working = function(key)
+    local task = read_task(key, 'cancelled_at')
+    return not task or not task.cancelled_at
+  end,
   clear = function() return true end,
   renew = function() return true end,
 }
@@ -91,6 +98,7 @@ local change = {
     redis.call('SADD', key, holder)
   end,
   concurrent = function(key, arguments) take_place(key, arguments[1], holder, KEYS[2], ARGV[1]) end,
+  working = function(key, arguments) change_event(key, arguments[1], 'working', '', '') end,
   clear = function(key, arguments) clear(key, arguments[1]) end,
   renew = function(key, arguments)
     redis.call('SET', key, arguments[1], 'NX', 'EX', arguments[2])

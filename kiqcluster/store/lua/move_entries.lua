@@ -18,6 +18,8 @@
 --   entry with these bytes already, it is left alone: the two would become one)
 --   verb "clear" (with the bytes of the entry before it): if that is moved, the key is deleted if its value is the name,
 --   the jid of that entry (claims.lua); before the entry goes: a claim without a job would keep out equal jobs
+--   verb "event" (likewise, behind its "clear"): if it is moved, the job with the jid that is the name ends as `error` in
+--   the task of this key, with the new bytes as its messages (tasks.lua)
 --
 -- An entry is moved only if it is still there, and no higher than ARGV[2]: another poller may have been faster, and
 -- Ruby's web page may have rescheduled it.  This script never decodes payloads (cjson mangles numbers).
@@ -29,6 +31,7 @@
 -- include server_clock
 -- include dead_set
 -- include claims
+-- include tasks
 
 local moved, refusals, dead = {}, {}, nil -- dead: the dead set's key once an entry was buried
 local highest = ARGV[2] ~= '' and tonumber(not_ahead(ARGV[2])) or nil
@@ -55,17 +58,27 @@ local verbs = {
   end,
 }
 
+-- Verbs about the entry before them.
+local COMPANIONS = {
+  clear = function(key, jid) clear(key, jid) end,
+  event = function(key, jid, messages) change_event(key, jid, 'error', messages, '') end,
+}
+
 -- Writes an entry where it goes, and clears its claim.  Returns whether it stays, and whether it was left alone.
 local function write(at, score)
   local old, key, name, new = ARGV[at], KEYS[tonumber(ARGV[at + 2])], ARGV[at + 3], ARGV[at + 4]
   local stays, is_alone = verbs[ARGV[at + 1]](key, name, new, old, score)
-  if not is_alone and ARGV[at + 6] == 'clear' then clear(KEYS[tonumber(ARGV[at + 7])], ARGV[at + 8]) end
+  local beside = at + 5
+  while not is_alone and COMPANIONS[ARGV[beside + 1]] do
+    COMPANIONS[ARGV[beside + 1]](KEYS[tonumber(ARGV[beside + 2])], ARGV[beside + 3], ARGV[beside + 4])
+    beside = beside + 5
+  end
   return stays, is_alone
 end
 
 for at = 6, #ARGV, 5 do
   local old = ARGV[at]
-  local score = ARGV[at + 1] ~= 'clear' and redis.call('ZSCORE', KEYS[1], old)
+  local score = not COMPANIONS[ARGV[at + 1]] and redis.call('ZSCORE', KEYS[1], old)
   if score and (not highest or tonumber(score) <= highest) then
     local fine, stays, is_alone = pcall(write, at, score)
     if fine then

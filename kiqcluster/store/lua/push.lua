@@ -12,6 +12,7 @@
 --   sadd member            written with the job
 --   tick name from to      guard: this member of a sorted set has the score `from`; its score becomes `to`, also when a
 --                          later guard refuses the job
+--   event jid arguments    guard: the task takes jobs (tasks.lua); the job is counted in it
 --   log text most          pushed to a list, of which the first so many are kept; when a guard other than a tick
 --                          refuses the job, with a newline and the value of that guard's key behind it
 --   count_refused field    when the guard before it refuses the job: one more in this field of a hash
@@ -20,6 +21,9 @@
 --
 -- Returns {"PUSHED"}, or {"REFUSED", number of the row, value of its key}: the first guard that is not true.
 -- Cost: O(rows), O(log n) for a scheduled job.
+
+-- include server_clock
+-- include tasks
 
 local function value_of(key)
   local value = redis.pcall('GET', key)
@@ -32,6 +36,7 @@ local guards = {
   tick = function(key, arguments)
     return tonumber(redis.call('ZSCORE', key, arguments[1]) or nil) == tonumber(arguments[2])
   end,
+  event = function(key) return not refusal_of_task(key) end,
 }
 local types = {sadd = 'set'} -- required type of a key that exists
 
@@ -45,10 +50,11 @@ local changes = {
   claim = function(key, arguments) redis.call('SET', key, arguments[1], 'EX', arguments[2]) end,
   tick = function(key, arguments) redis.call('ZADD', key, arguments[3], arguments[1]) end,
   sadd = function(key, arguments) redis.call('SADD', key, arguments[1]) end,
+  event = function(key, arguments) add_events(key, {arguments[1]}, {arguments[2]}) end,
   log = function(key, arguments) log(key, arguments[1], arguments[2]) end,
 }
 
-local BEHIND = {tick = true, log = true} -- changes that are made once the job is written
+local BEHIND = {tick = true, log = true, event = true} -- changes that are made once the job is written
 
 local refusals = {
   count_refused = function(key, arguments) redis.pcall('HINCRBY', key, arguments[1], 1) end,

@@ -32,6 +32,7 @@
 --                          the key is a hash
 --   record score member timeout largest   a log of jobs: add, and drop what is too old or too many (dead_set.lua)
 --   increment field        a counter in a hash; one that cannot be written keeps no unit
+--   event jid status messages kind   the job has this status in its task (tasks.lua); nothing where the key is no task
 --   bury score member timeout largest   dead set: add; once per script, drop what is older than timeout seconds at
 --                                       that score, and all but the newest largest - 1 (dead_set.lua)
 --
@@ -47,6 +48,7 @@
 -- include parked
 -- include holds
 -- include claims
+-- include tasks
 
 local buried -- arguments of the last bury, for the trim
 
@@ -90,6 +92,7 @@ local effects = {
     pcall(trim_dead, key, arguments[1], arguments[3], arguments[4])
   end,
   increment = function(key, arguments) redis.pcall('HINCRBY', key, arguments[1], 1) end,
+  event = function(key, arguments) change_event(key, arguments[1], arguments[2], arguments[3], arguments[4]) end,
   bury = function(key, arguments)
     redis.call('ZADD', key, arguments[1], arguments[2])
     buried = {key, arguments[1], arguments[3], arguments[4]}
@@ -99,7 +102,7 @@ local effects = {
 local types = {
   give_back = 'list', rpush = 'list', lpush = 'list', sadd = 'set', zadd = 'zset', bury = 'zset', absolve = false,
   give_back_suspect = false, release = false, park = 'set', pass_on = false, record = 'zset', increment = false,
-  clear = false, extend = false, hand_on = false,
+  clear = false, extend = false, hand_on = false, event = false,
 }
 
 -- Returns why an effect cannot be written, nil when it can.  All effects of a unit are checked before the first one is

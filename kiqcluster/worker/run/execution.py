@@ -29,13 +29,14 @@ from kiqcluster.errors import (
     CannotWait,
     MalformedPayload,
     MisfitArguments,
+    NormalFailure,
     OverLimit,
     PayloadDecompressionError,
     PayloadDecryptionError,
     RetryError,
     UnknownJob,
 )
-from kiqcluster.features import encryption, timeouts
+from kiqcluster.features import encryption, tasks, timeouts
 from kiqcluster.features.size_limiter import opened
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.features.versions import is_newer
@@ -228,11 +229,12 @@ class Execution:
         outcome = decide(
             Facts(ending=Ending.NOT_A_JOB, now=now, raw=unit.payload, queue=unit.queue, entry=entry, error=error)
         )
-        lock = lock_of(payload) if isinstance(payload, dict) else None
-        if lock is None:
+        if not isinstance(payload, dict):
             return outcome
-        name, jid = lock  # no feature is asked about what is not a job
-        return replace(outcome, effects=(*outcome.effects, Effect("clear", self._store.keys.lock(name), (jid,))))
+        rows = [*outcome.effects, *tasks.error_rows(payload, self._store.keys, error)]  # no feature is asked about it
+        if (lock := lock_of(payload)) is not None:
+            rows.append(Effect("clear", self._store.keys.lock(lock[0]), (lock[1],)))
+        return replace(outcome, effects=tuple(rows)) if rows else outcome
 
     def _bury_killer(
         self, unit: Unit, payload: Payload, name: str, definition: Definition | None, *, is_told: bool
@@ -320,6 +322,9 @@ class Execution:
             return self._yielded(run, definition)
         if isinstance(error, PayloadDecryptionError):
             return self._undecrypted(run.unit, payload, error)
+        if isinstance(error, NormalFailure):  # its task is told (features/tasks)
+            run.failure = error
+            return DONE
         if isinstance(error, OverLimit):
             verdict = BeginVerdict("defer", error.seconds, reason=DEFERRED_BY_RATE_LIMIT, limit=str(error.name))
             return self._deferred(run, payload, definition, verdict)

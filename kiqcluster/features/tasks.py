@@ -1,0 +1,117 @@
+"""Task events: the status of a job within its task (kiqcluster/tasks; the changes: store/lua/tasks.lua).
+
+A payload with `task_id` and `use_task_event` has an event in that task, under its jid.
+on_begin     the begin row `working`; a job of a cancelled task is dropped by it
+on_end       the effect `event`, with the messages of the run
+
+| outcome                                        | status                                                        |
+|------------------------------------------------|---------------------------------------------------------------|
+| Done                                           | finish; failed if the job has raised NormalFailure            |
+| Retry                                          | enqueue, with the error as a message                          |
+| Dead, Discard                                  | error, with the error as a message                            |
+| Dropped                                        | error, with the reason as a message                           |
+| Requeue, Interrupted, Deferred, Parked         | enqueue                                                       |
+
+A job whose process was killed is `working` until it runs again: recovery runs no effects.  A job that is deleted or
+killed by hand ends as `error` in the script that does it (store/entry_moves).
+Price: one begin row, three Redis calls in its script; one effect with four, and a few more with the last job of a task.
+A job without `task_id` pays for one look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kiqcluster.application.registry import Definition
+from kiqcluster.errors import NormalFailure, class_name
+from kiqcluster.features.job_end import JobEnd
+from kiqcluster.process.runtime import Run
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.keys import Keys
+from kiqcluster.sidekiq.outcome import Dead, Discard, Done, Dropped, Effect, Outcome, Retry
+from kiqcluster.sidekiq.payload import Payload
+from kiqcluster.sidekiq.task_keys import TASK_ID, task_of
+
+__all__ = ["CANCELLED_BY_TASK", "TaskEvents", "encoded", "error_rows"]
+
+CANCELLED_BY_TASK = "task"  # in `dropped_by`
+MAX_TEXT_CHARACTERS = 1_000  # of an error
+
+
+class TaskEvents:
+    """The server half; a push of a task counts its jobs itself (store/tasks)."""
+
+    name = CANCELLED_BY_TASK
+    keys = frozenset({TASK_ID})
+
+    def is_used_by(self, _definition: Definition, /) -> bool:
+        return False  # what counts is the payload
+
+    def asks_ahead(self, _definition: Definition) -> bool:
+        return True
+
+    def on_begin(self, run: Run) -> Iterable[Effect]:
+        """Return the row that drops the job if its task is cancelled, else says that it has begun."""
+        task = task_of(run.payload)
+        return () if task is None else (Effect("working", run.keys.task(task[0]), (task[1], "drop")),)
+
+    def on_end(self, end: JobEnd) -> Iterable[Effect]:
+        """Return the row that gives the job its next status."""
+        task = task_of(end.payload)
+        if task is None:
+            return ()
+        status, text, kind = _ending(end.outcome, end.failure)
+        messages = encoded([*end.messages, text] if text else end.messages)
+        return (Effect("event", end.keys.task(task[0]), (task[1], status, messages, kind)),)
+
+
+def error_rows(payload: Payload, keys: Keys, error: BaseException) -> Iterable[Effect]:
+    """Return the rows about a payload that is buried because it cannot be read as a job."""
+    task = task_of(payload)
+    if task is None:
+        return ()
+    return (Effect("event", keys.task(task[0]), (task[1], "error", encoded([_described(error)]), "")),)
+
+
+def encoded(messages: Iterable[str]) -> str:
+    """Return messages as Redis holds them: JSON, with commas between them."""
+    texts = [text if ruby_json.is_unicode(text) else text.encode(errors="replace").decode() for text in messages]
+    return ruby_json.encode(texts).decode()[1:-1]
+
+
+def _ending(outcome: Outcome, failure: BaseException | None) -> tuple[str, str, str]:
+    """Return the status of a job after its run, a message, and whether the job was cancelled."""
+    match outcome:
+        case Done() if isinstance(failure, NormalFailure):
+            return "failed", str(failure)[:MAX_TEXT_CHARACTERS], ""
+        case Done():
+            return "finish", "", ""
+        case Retry():
+            return "enqueue", _described(failure, outcome.payload), ""
+        case Dead():
+            return "error", _described(failure, outcome.payload), ""
+        case Discard():
+            return "error", _described(failure), ""
+        case Dropped():
+            by = _kept(outcome.payload).get("dropped_by")
+            is_cancelled = by == CANCELLED_BY_TASK
+            text = "cancelled with its task" if is_cancelled else f"dropped by {by}" if by else "dropped"
+            return "error", text, "cancelled" if is_cancelled else ""
+    return "enqueue", "", ""
+
+
+def _described(failure: BaseException | None, entry: bytes = b"") -> str:
+    if failure is not None:
+        return f"{class_name(failure)}: {failure}"[:MAX_TEXT_CHARACTERS]
+    kept = _kept(entry)
+    if "error_message" not in kept:
+        return "it will not run again, and left no error"
+    return f"{kept.get('error_class')}: {kept['error_message']}"[:MAX_TEXT_CHARACTERS]
+
+
+def _kept(entry: bytes) -> Payload:
+    try:
+        found = ruby_json.decode(entry) if entry else {}
+    except ruby_json.Undecodable:
+        return {}
+    return found if isinstance(found, dict) else {}

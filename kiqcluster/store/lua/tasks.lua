@@ -1,0 +1,189 @@
+-- tasks: the status of the jobs of a task, and what follows when all of them have ended.  Not a script of its own:
+-- others include it by `-- include tasks`, after server_clock.
+--
+-- kiq:task:<id>        hash   all of a task, so that one HSET changes a job and the counts together:
+--   name, worker, parent, created_at, expected, is_open ("1" while jobs are being added), completed_at, succeeded_at,
+--   died_at, cancelled_at, reason, problem, ttl, kept, refresh_at
+--   total, enqueue, working, finish, failed, error     number of jobs, and of those in each status
+--   cancelled            number of the jobs in `error` that were dropped because the task was cancelled
+--   open, lacking        number of child tasks that are not complete; that are complete without success
+--   on_complete, on_success, on_death                  "<queue> NUL <payload>" of the callbacks
+--   ":<jid>" status of a job   "p<jid>" its arguments   "m<jid>" its messages: JSON values, with commas between them
+--   "c:<id>"  state of a child task: open, lacking or done
+-- kiq:task:<id>:children  set ids of the child tasks
+-- kiq:task:<id>:ended  zset   jids of the jobs in `failed` and `error` by when, epoch seconds
+--
+-- A status only goes forward: `finish` and `failed` are final, and `error` is left only for `working`, when somebody
+-- retries a dead job.  A job that is unknown here changes nothing: the task has expired, or the job has another jid.
+-- Each function may run again after an error: what it has written already, it finds.
+
+local MAX_MESSAGE_BYTES = 20000 -- of all messages of a job
+local REFRESHES = 10 -- times that a task's time to live is renewed within it, at most
+local MAX_ANCESTORS, MAX_CHILDREN = 100, 1000 -- children: that a cancel tells of
+local STATUSES = {enqueue = true, working = true, finish = true, failed = true, error = true}
+local STAYS = {finish = STATUSES, failed = STATUSES, error = {enqueue = true, error = true}}
+
+local function ended_at(key) return key .. ':ended' end
+local function children_at(key) return key .. ':children' end
+local function without_task(key) return string.match(key, '^(.-)kiq:task:') or '' end
+
+-- Returns these fields of a task by name, or nil if there is no such task.
+local function read_task(key, ...)
+  local names = {...}
+  local found = redis.pcall('HMGET', key, 'created_at', ...)
+  if found.err or not found[1] then return nil end
+  local task = {}
+  for index, name in ipairs(names) do task[name] = found[index + 1] end
+  return task
+end
+
+local function count_of(value) return tonumber(value or nil) or 0 end
+
+-- Writes to a key beside a task; one of another type is left alone.
+local function write_beside(...)
+  local reply = redis.pcall(...)
+  if type(reply) == 'table' and reply.err and not string.find(reply.err, 'WRONGTYPE', 1, true) then error(reply.err) end
+end
+
+-- Keeps a task for its time from now on, if a part of it is over.
+local function refresh(key, task, now)
+  if count_of(task.refresh_at) > now or count_of(task.ttl) == 0 then return end
+  redis.call('HSET', key, 'refresh_at', now + count_of(task.ttl) / REFRESHES)
+  redis.call('EXPIRE', key, task.ttl)
+  redis.pcall('EXPIRE', ended_at(key), task.ttl)
+  redis.pcall('EXPIRE', children_at(key), task.ttl)
+end
+
+-- Returns the queue and the payload of a callback as of now, and the name of the queue; nil if there is none.
+local function read_callback(prefix, stored, now)
+  local queue, payload = string.match(stored or '', '^(%Z*)%z(.*)}$')
+  if not queue then return nil end
+  return prefix .. 'queue:' .. queue, payload .. string.format(',"enqueued_at":%.3f}', now), queue
+end
+
+-- Returns why a callback cannot be pushed, nil when it can.
+local function problem_of(queue)
+  local kind = redis.call('TYPE', queue).ok
+  if kind ~= 'none' and kind ~= 'list' then return queue .. ' is a ' .. kind .. ', and takes no callback of this task' end
+end
+
+local conclude
+
+-- Tells the parent of a task in which state its child is.
+local function tell_parent(key, task, state, depth)
+  if not task.parent or task.parent == '' or depth > MAX_ANCESTORS then return end
+  local parent_key, child = without_task(key) .. 'kiq:task:' .. task.parent, 'c:' .. string.match(key, 'kiq:task:(.*)$')
+  local parent = read_task(parent_key, child, 'open', 'lacking')
+  if not parent or not parent[child] then return end
+  local open, lacking = count_of(parent.open), count_of(parent.lacking)
+  if parent[child] == 'open' then open = open - 1 end
+  if parent[child] == 'lacking' then lacking = lacking - 1 end
+  if state == 'lacking' then lacking = lacking + 1 end
+  if parent[child] ~= state then redis.call('HSET', parent_key, child, state, 'open', open, 'lacking', lacking) end
+  conclude(parent_key, depth + 1)
+end
+
+-- Has a task wait for a child.
+local function add_child(key, id)
+  local task = read_task(key, 'c:' .. id, 'open', 'ttl')
+  redis.call('SADD', children_at(key), id)
+  redis.pcall('EXPIRE', children_at(key), task.ttl)
+  if not task['c:' .. id] then redis.call('HSET', key, 'c:' .. id, 'open', 'open', count_of(task.open) + 1) end
+end
+
+-- Pushes the callbacks that are due now, each once, and writes down that they are.
+function conclude(key, depth)
+  local task = read_task(key, 'parent', 'is_open', 'open', 'lacking', 'total', 'enqueue', 'working', 'finish', 'error',
+    'cancelled', 'completed_at', 'succeeded_at', 'died_at', 'cancelled_at', 'on_complete', 'on_success', 'on_death',
+    'kept')
+  if not task then return end
+  local pending = count_of(task.enqueue) + count_of(task.working)
+  local is_over = task.is_open ~= '1' and pending == 0 and count_of(task.open) == 0
+  local is_success = is_over and task.finish == task.total and count_of(task.lacking) == 0 and not task.cancelled_at
+  local due, fields, now = {}, {}, tonumber(server_time())
+  local function settle(is_due, field, callback)
+    if not is_due or task[field] then return end
+    fields[#fields + 1], fields[#fields + 2] = field, string.format('%.3f', now)
+    due[#due + 1] = task[callback]
+  end
+  settle(count_of(task.error) > count_of(task.cancelled), 'died_at', 'on_death')
+  settle(is_over, 'completed_at', 'on_complete')
+  if is_over and not task.completed_at then fields[#fields + 1], fields[#fields + 2] = 'ttl', task.kept end
+  settle(is_success, 'succeeded_at', 'on_success')
+  if #fields > 0 then
+    local prefix, pushed = without_task(key), {}
+    for _, callback in ipairs(due) do
+      local queue = read_callback(prefix, callback, now)
+      local problem = queue and problem_of(queue)
+      if problem then return redis.call('HSET', key, 'problem', problem) end
+    end
+    local fine, reason = pcall(function()
+      for _, callback in ipairs(due) do
+        local queue, payload, name = read_callback(prefix, callback, now)
+        if queue then
+          redis.call('LPUSH', queue, payload)
+          pushed[#pushed + 1] = queue
+          redis.pcall('SADD', prefix .. 'queues', name)
+        end
+      end
+      redis.call('HSET', key, 'problem', '', unpack(fields))
+    end)
+    if not fine then -- the callbacks are pushed again with the next try
+      for _, queue in ipairs(pushed) do redis.pcall('LTRIM', queue, 1, -1) end
+      error(reason)
+    end
+    if is_over and not task.completed_at then
+      redis.pcall('EXPIRE', key, task.kept)
+      redis.pcall('EXPIRE', ended_at(key), task.kept)
+      redis.pcall('EXPIRE', children_at(key), task.kept)
+    end
+  end
+  if is_over then tell_parent(key, task, is_success and 'done' or 'lacking', depth or 0) end
+end
+
+-- Gives a job another status.  messages: JSON values, "" for none.  kind: "cancelled" if the job ends because of that.
+local function change_event(key, jid, status, messages, kind)
+  local task = read_task(key, ':' .. jid, 'm' .. jid, 'enqueue', 'working', 'finish', 'failed', 'error', 'cancelled',
+    'refresh_at', 'ttl')
+  local old = task and task[':' .. jid]
+  if not old or not STATUSES[status] then return end
+  local now = tonumber(server_time())
+  local is_final = STAYS[status] ~= nil
+  if old ~= status and not (STAYS[old] and STAYS[old][status]) then
+    local fields = {':' .. jid, status, old, count_of(task[old]) - 1, status, count_of(task[status]) + 1}
+    local known = task['m' .. jid] or ''
+    if messages ~= '' and #known + #messages < MAX_MESSAGE_BYTES then
+      fields[7], fields[8] = 'm' .. jid, known == '' and messages or known .. ',' .. messages
+    end
+    if kind == 'cancelled' then
+      fields[#fields + 1], fields[#fields + 2] = 'cancelled', count_of(task.cancelled) + 1
+    end
+    redis.call('HSET', key, unpack(fields))
+    if old == 'error' then write_beside('ZREM', ended_at(key), jid) end
+    old = status
+  end
+  if is_final and old == status then
+    if status ~= 'finish' then write_beside('ZADD', ended_at(key), 'NX', now, jid) end
+    conclude(key)
+  end
+  refresh(key, task, now)
+end
+
+-- Returns why no job can be added to a task, nil when it can.
+local function refusal_of_task(key)
+  local task = read_task(key, 'completed_at', 'cancelled_at')
+  if not task then return 'UNKNOWN' end
+  if task.cancelled_at then return 'CANCELLED' end
+  if task.completed_at then return 'COMPLETE' end
+end
+
+-- Counts jobs that were pushed: jid and arguments of each, 200 at most; those that are known already are left out.
+local function add_events(key, jids, arguments)
+  local task = read_task(key, 'total', 'enqueue')
+  local fields = {'total', count_of(task.total) + #jids, 'enqueue', count_of(task.enqueue) + #jids}
+  for index, jid in ipairs(jids) do
+    fields[#fields + 1], fields[#fields + 2] = ':' .. jid, 'enqueue'
+    fields[#fields + 1], fields[#fields + 2] = 'p' .. jid, arguments[index]
+  end
+  redis.call('HSET', key, unpack(fields))
+end

@@ -1,0 +1,70 @@
+#!lua flags=allow-oom
+-- write_task: create a task, or change one by hand.
+--
+-- KEYS[1]  kiq:task:<id>          hash    (tasks.lua)
+-- KEYS[2]  kiq:tasks              zset    ids of tasks by the time of their creation
+-- ARGV[1]  verb:
+--   create id most parent field value ...   a task without jobs, which are added next; its id is kept among the `most`
+--                          youngest.  parent: id of a task that is not complete before this one, "" for none
+--   close                  no more jobs are added from outside: the task is complete once all of its jobs have ended
+--   cancel reason          jobs that have not begun are dropped when they are to begin; the task takes no more jobs
+--   mark status messages jid ...            these jobs get another status by hand
+--
+-- Returns {"DONE"}, for cancel with the ids of the child tasks behind it; or why nothing has changed: {"UNKNOWN"},
+-- {"CANCELLED"}, {"COMPLETE"}, the last two also of a parent.  May be sent again.  Cost: O(jobs named), O(log tasks).
+
+-- include server_clock
+-- include tasks
+
+local now = tonumber(server_time())
+
+local function create(id, most, parent, ...)
+  local parent_key = without_task(KEYS[1]) .. 'kiq:task:' .. parent
+  local refusal = parent ~= '' and refusal_of_task(parent_key)
+  if refusal then return {refusal} end
+  local fields = {...}
+  local ttl = 0
+  for at = 1, #fields, 2 do
+    if fields[at] == 'ttl' then ttl = fields[at + 1] end
+  end
+  redis.call('HSET', KEYS[1], 'created_at', string.format('%.3f', now), 'parent', parent, 'is_open', '1', 'refresh_at',
+    now + ttl / REFRESHES, ...)
+  redis.call('EXPIRE', KEYS[1], ttl)
+  redis.pcall('ZADD', KEYS[2], now, id)
+  redis.pcall('ZREMRANGEBYRANK', KEYS[2], 0, -most - 1)
+  if parent == '' then return {'DONE'} end
+  local fine, failure = pcall(add_child, parent_key, id)
+  if not fine then
+    redis.call('UNLINK', KEYS[1])
+    error(failure)
+  end
+  return {'DONE'}
+end
+
+local function close()
+  if not read_task(KEYS[1]) then return {'UNKNOWN'} end
+  redis.call('HSET', KEYS[1], 'is_open', '0')
+  conclude(KEYS[1])
+  return {'DONE'}
+end
+
+local function cancel(reason)
+  local task = read_task(KEYS[1], 'completed_at', 'cancelled_at')
+  if not task then return {'UNKNOWN'} end
+  if task.completed_at then return {'COMPLETE'} end
+  if not task.cancelled_at then
+    redis.call('HSET', KEYS[1], 'cancelled_at', string.format('%.3f', now), 'reason', reason, 'is_open', '0')
+  end
+  conclude(KEYS[1])
+  local children = redis.pcall('SMEMBERS', children_at(KEYS[1]))
+  return {'DONE', unpack(children.err and {} or children, 1, MAX_CHILDREN)}
+end
+
+local function mark(status, messages, ...)
+  if not read_task(KEYS[1]) then return {'UNKNOWN'} end
+  for _, jid in ipairs({...}) do change_event(KEYS[1], jid, status, messages, '') end
+  return {'DONE'}
+end
+
+local verbs = {create = create, close = close, cancel = cancel, mark = mark}
+return verbs[ARGV[1]](unpack(ARGV, 2))

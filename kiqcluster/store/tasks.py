@@ -1,0 +1,219 @@
+"""Tasks in Redis: typed calls of the scripts that write and read them (lua/tasks says what a task is).
+
+create_task   a task without jobs
+push_jobs     jobs are pushed, and counted in their task, in one step
+close_task, cancel_task, mark_events   what is done to a task from outside of its jobs
+read_task     counts and latest failures of a task
+read_events, list_tasks     all jobs of a task; which tasks there are
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kiqcluster.errors import NotReplicated, RedisRefused, TaskEnded
+from kiqcluster.sidekiq.keys import Keys
+from kiqcluster.sidekiq.outcome import Effect
+from kiqcluster.sidekiq.payload import Jid
+from kiqcluster.store.connection import Connection
+from kiqcluster.store.guarded_push import GuardedJob, push_guarded
+from kiqcluster.store.scripts import PUSH_TASK, READ_TASK, WRITE_TASK, Call, Word, run_script, run_scripts, sliced
+from kiqcluster.store.store import Store, scan
+from kiqcluster.store.wire import about_keys
+
+__all__ = [
+    "ENDED_STATUSES",
+    "STATUSES",
+    "StoredEvent",
+    "TaskJob",
+    "cancel_task",
+    "close_task",
+    "create_task",
+    "list_tasks",
+    "mark_events",
+    "push_jobs",
+    "read_events",
+    "read_task",
+]
+
+STATUSES = ("enqueue", "working", "finish", "failed", "error")
+ENDED_STATUSES = ("finish", "failed", "error")
+MAX_LISTED_TASKS = 10_000
+MAX_JOBS, MAX_BYTES = 1_000, 10_000_000  # of one script, which stops Redis for as long
+MAX_MARKED = 500
+PAGE_SIZE = 1_000  # fields of a task that one round trip reads
+
+
+class TaskJob(NamedTuple):
+    """A job that is ready to be written.
+
+    at: epoch seconds, None for a job that is due.  rows: of push.lua.  arguments: as JSON, "" where they are not kept.
+    """
+
+    jid: Jid
+    queue: str
+    at: float | None
+    payload: bytes
+    rows: Sequence[Effect]
+    arguments: str | bytes
+
+
+class StoredEvent(NamedTuple):
+    """arguments: JSON, None where they are not kept.  messages: JSON values with commas between them, or None."""
+
+    jid: str
+    status: str
+    arguments: bytes | None
+    messages: bytes | None
+
+
+def create_task(store: Store, identifier: str, parent: str, fields: Mapping[str, Word]) -> None:
+    """Write a task without jobs.  parent: its id, or "".  One round trip.  Raises TaskEnded of a parent."""
+    words = [word for pair in fields.items() for word in pair]
+    reply = _write(store, identifier, ["create", identifier, MAX_LISTED_TASKS, parent, *words])
+    if reply[0] != b"DONE":
+        raise TaskEnded(parent, reply[0].decode())
+
+
+def push_jobs(store: Store, identifier: str, jobs: Sequence[TaskJob], wait_replicas: int = 0) -> set[Jid]:
+    """Push jobs of a task, and count them in it; return the jids of those that a guard has refused.
+
+    One round trip for 1 000 jobs or 10 MB, two where some have rows or a time.  May be sent again.
+    Raises TaskEnded, NotReplicated, StoreError.
+    """
+    refused: set[Jid] = set()
+    plain = [job for job in jobs if job.at is None and not job.rows]
+    with store.borrowed() as connection:
+        for call in _push_calls(store.keys, identifier, plain):
+            (reply,) = run_scripts(connection, [call])
+            if isinstance(reply, RedisRefused):
+                raise about_keys(reply, call.keys)
+            if reply != b"PUSHED":
+                raise TaskEnded(identifier, reply.decode())
+        others = jobs if not plain else [job for job in jobs if job.at is not None or job.rows]
+        for some in sliced(others, MAX_JOBS):
+            refused |= _push_guarded(connection, store.keys, identifier, some)
+        if wait_replicas and jobs:
+            (confirmed,) = connection.exchange([("WAIT", wait_replicas, int(store.timeout * 500))])
+            if confirmed < wait_replicas:
+                said = f"task {identifier}: its jobs are stored, but {confirmed} of {wait_replicas} replicas confirm it"
+                raise NotReplicated(said, tuple(job.jid for job in jobs), wait_replicas, confirmed)
+    return refused
+
+
+def close_task(store: Store, identifier: str) -> None:
+    """Have a task be complete once its jobs have ended.  One round trip; may be sent again.  Raises TaskEnded."""
+    _check(identifier, _write(store, identifier, ["close"]))
+
+
+def cancel_task(store: Store, identifier: str, reason: str) -> list[str] | None:
+    """Cancel a task; return the ids of its child tasks, 1 000 at most; None if it is complete.
+
+    One round trip; may be sent again.  Raises TaskEnded for an unknown task; StoreError.
+    """
+    reply = _write(store, identifier, ["cancel", reason])
+    if reply[0] == b"COMPLETE":
+        return None
+    _check(identifier, reply)
+    return [child.decode() for child in reply[1:]]
+
+
+def mark_events(store: Store, identifier: str, jids: Sequence[str], status: str, messages: str) -> None:
+    """Give jobs another status by hand.  messages: JSON values.  One round trip for 500.  Raises TaskEnded."""
+    for some in sliced(jids, MAX_MARKED):
+        _check(identifier, _write(store, identifier, ["mark", status, messages, *some]))
+
+
+def read_task(
+    store: Store, identifier: str, fields: Sequence[str], most: int = 0
+) -> tuple[dict[str, str], list[StoredEvent]]:
+    """Return the fields of a task that it has, {} if it is unknown, and its latest failures.  One round trip."""
+    keys = [store.keys.task(identifier), store.keys.task_ended(identifier)]
+    values, *failures = run_script(store, Call(READ_TASK, keys, [most, *fields]))
+    found = {
+        name: value.decode(errors="replace") for name, value in zip(fields, values, strict=True) if value is not None
+    }
+    return found, [_event(*row) for row in failures]
+
+
+def read_events(store: Store, identifier: str, status: str | None = None) -> Iterator[StoredEvent]:
+    """Yield the jobs of a task in a status, None for all.  What changes meanwhile may come twice.
+
+    Two round trips for each 1 000 fields of the task; of `failed` and `error`, for each 1 000 failures.
+    """
+    for jids in _ended_jids(store, identifier) if status in ("failed", "error") else _jids(store, identifier, status):
+        fields = [field for jid in jids for field in (f":{jid}", f"p{jid}", f"m{jid}")]
+        values = store.call("HMGET", store.keys.task(identifier), *fields) if fields else []
+        for at, jid in enumerate(jids):
+            found, arguments, messages = values[3 * at : 3 * at + 3]
+            if found is not None and status in (None, found.decode()):
+                yield StoredEvent(jid, found.decode(), arguments, messages)
+
+
+def list_tasks(store: Store, start: int, count: int) -> list[str]:
+    """Return ids of tasks, the youngest first.  One round trip."""
+    ids = store.call("ZREVRANGE", store.keys.tasks, start, start + count - 1)
+    return [identifier.decode(errors="replace") for identifier in ids]
+
+
+def _jids(store: Store, identifier: str, status: str | None) -> Iterator[list[str]]:
+    for flat in scan(store, "HSCAN", store.keys.task(identifier), "MATCH", ":*", "COUNT", PAGE_SIZE):
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        yield [field[1:].decode() for field, value in pairs if status is None or value.decode() == status]
+
+
+def _ended_jids(store: Store, identifier: str) -> Iterator[list[str]]:
+    start = 0
+    while jids := store.call("ZRANGE", store.keys.task_ended(identifier), start, start + PAGE_SIZE - 1):
+        yield [jid.decode() for jid in jids]
+        start += PAGE_SIZE
+
+
+def _push_calls(keys: Keys, identifier: str, jobs: Sequence[TaskJob]) -> Iterator[Call]:
+    """Yield the calls that push jobs which are due and have no rows, to each queue by itself."""
+    by_queue: dict[str, list[TaskJob]] = {}
+    for job in jobs:
+        by_queue.setdefault(job.queue, []).append(job)
+    for queue, group in by_queue.items():
+        names = [keys.queues, keys.queue(queue), keys.task(identifier)]
+        words: list[Word] = [queue]
+        size = 0
+        for job in group:
+            if len(words) > 3 * MAX_JOBS or (size and size + len(job.payload) > MAX_BYTES):
+                yield Call(PUSH_TASK, names, words)
+                words, size = [queue], 0
+            words += (job.jid, job.payload, job.arguments)
+            size += len(job.payload)
+        yield Call(PUSH_TASK, names, words)
+
+
+def _push_guarded(connection: Connection, keys: Keys, identifier: str, jobs: Sequence[TaskJob]) -> set[Jid]:
+    refused: set[Jid] = set()
+    key = keys.task(identifier)
+    rows = [
+        GuardedJob(job.queue, job.at, job.payload, (Effect("event", key, (job.jid, job.arguments)), *job.rows))
+        for job in jobs
+    ]
+    for job, result in zip(jobs, push_guarded(connection, keys, rows), strict=True):
+        if isinstance(result, RedisRefused):
+            raise result
+        if result is not None and result.row.operation == "event":
+            raise TaskEnded(identifier, "COMPLETE")
+        if result is not None:
+            refused.add(job.jid)
+    return refused
+
+
+def _write(store: Store, identifier: str, words: Sequence[Word]) -> list[Any]:
+    reply: list[Any] = run_script(store, Call(WRITE_TASK, [store.keys.task(identifier), store.keys.tasks], words))
+    return reply
+
+
+def _check(identifier: str, reply: Sequence[bytes]) -> None:
+    if reply[0] != b"DONE":
+        raise TaskEnded(identifier, reply[0].decode())
+
+
+def _event(jid: bytes, status: bytes | None, arguments: bytes | None, messages: bytes | None) -> StoredEvent:
+    return StoredEvent(jid.decode(errors="replace"), (status or b"").decode(), arguments, messages)

@@ -1,0 +1,21 @@
+"""Tasks: many jobs with one status, kept in Redis.
+
+from kiqcluster.tasks import Task
+
+task = Task.create("import", HandleRow, rows, on_complete=Report)      one job for each row
+task.status()                                                          counts, percent, failures with their messages
+
+Read in this order:
+records     the values: TaskStatus, TaskEvent
+callbacks   jobs that a task pushes when it is complete, has succeeded, or has its first error
+task        Task: create, add, status, events, cancel, mark
+
+The script that ends a job changes its event, the counts and the task in one step (store/lua/tasks; features/tasks says
+which end of a run means which status).
+"""
+
+from kiqcluster.errors import NormalFailure, TaskEnded
+from kiqcluster.tasks.records import TaskEvent, TaskStatus
+from kiqcluster.tasks.task import Task, current_task
+
+__all__ = ["NormalFailure", "Task", "TaskEnded", "TaskEvent", "TaskStatus", "current_task"]

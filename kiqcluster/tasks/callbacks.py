@@ -1,0 +1,49 @@
+"""Callbacks: jobs that a task pushes, each once, in the script that settles the job which makes them due.
+
+on_complete   all jobs and child tasks have ended, however they did
+on_success    all jobs have finished, and all child tasks have succeeded; also later, after retries by hand
+on_death      the first job has ended as `error`, unless the task was cancelled
+
+A callback is a job that is called with the id of the task.  It is prepared when the task is created, so that the script
+needs to know nothing but its queue and its bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kiqcluster.client.client import Client
+from kiqcluster.client.items import read_item
+from kiqcluster.errors import UsageError
+from kiqcluster.process.runtime import Setup
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.store import Store
+
+__all__ = ["prepared_callbacks"]
+
+NEVER_KEPT = ("enqueued_at", "expiry")  # keys that would count from the creation of the task
+
+
+def prepared_callbacks(setup: Setup, store: Store, task: str, callbacks: dict[str, Any]) -> dict[str, bytes]:
+    """Return the callbacks of a task as Redis keeps them: "<queue> NUL <payload>"; None among them is left out.
+
+    Raises UsageError for a job that cannot be one, and what a push raises.
+    """
+    return {event: _prepared(setup, store, task, event, job) for event, job in callbacks.items() if job is not None}
+
+
+def _prepared(setup: Setup, store: Store, task: str, event: str, job: Any) -> bytes:
+    definition = getattr(job, "definition", None)
+    if definition is None:
+        raise UsageError(
+            f"{event}={job!r} is not a job: pass a job class or a job function that takes the id of a task"
+        )
+    name, _, options = read_item(setup, {"class": job})
+    options = {**options, **getattr(job, "options", {})}  # of `Report.set(queue=…)`
+    ready = Client(store, setup).prepare(name, options, definition.positional((task,), {}), None, None, definition)
+    if ready is None:
+        raise UsageError(f"{event}: client middleware stopped {name}, so the task could not push it")
+    if ready.rows:
+        raise UsageError(f"{event}: {name} has an option by which a push may be refused (deduplicate); leave that out")
+    payload = ruby_json.patch(ready.encoded, {}, NEVER_KEPT)
+    return ready.queue.encode() + b"\0" + payload

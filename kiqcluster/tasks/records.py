@@ -1,0 +1,135 @@
+"""Records: a task and its jobs as they are in Redis.  Values; task.py reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.ruby_json import JSON
+from kiqcluster.store.tasks import StoredEvent
+
+__all__ = ["STATUS_FIELDS", "TaskEvent", "TaskStatus", "read_event", "read_status"]
+
+COUNTS = ("total", "enqueue", "working", "finish", "failed", "error", "cancelled", "expected", "open")
+TIMES = ("created_at", "completed_at", "succeeded_at", "cancelled_at")
+TEXTS = ("name", "worker", "parent", "reason", "problem")
+STATUS_FIELDS = (*COUNTS, *TIMES, *TEXTS, "is_open")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEvent:
+    """A job of a task.
+
+    status: enqueue, working, finish, failed or error.  params: its arguments; None where they are not kept, because
+    they are large or encrypted.  messages: of all its runs, the oldest first.
+    """
+
+    jid: str
+    status: str
+    params: JSON
+    messages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """The state of a task at one moment.
+
+    total: jobs; each is in one of `enqueue` (waits, also for a retry), `working`, `finish`, `failed` (NormalFailure)
+    and `error` (it will not run again).  cancelled: those in `error` that were dropped because the task was cancelled.
+    expected: rows that Task.create was given.  open_children: child tasks that are not complete.
+    created_at, …: epoch seconds, None while that is not so.  is_open: whether jobs are still being added; a task stays
+    so if its creator dies, until `close` or `cancel`.  problem: why a callback could not be pushed, or "".
+    reason: of the cancellation.  failures: the latest jobs in `failed` and `error`, the youngest first.
+    """
+
+    id: str
+    name: str
+    worker: str
+    parent: str
+    total: int
+    enqueue: int
+    working: int
+    finish: int
+    failed: int
+    error: int
+    cancelled: int
+    expected: int
+    open_children: int
+    created_at: float
+    completed_at: float | None
+    succeeded_at: float | None
+    cancelled_at: float | None
+    is_open: bool
+    reason: str
+    problem: str
+    failures: tuple[TaskEvent, ...] = ()
+
+    @property
+    def done(self) -> int:
+        """Number of jobs that have ended."""
+        return self.finish + self.failed + self.error
+
+    @property
+    def percent(self) -> float:
+        """Share of the jobs that have ended, 0 to 100, rounded down to a tenth; 100 only if all have."""
+        most = max(self.total, self.expected) if self.is_open else self.total
+        return 100.0 if not most else self.done * 1_000 // most / 10
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all jobs and child tasks have ended, however they did."""
+        return self.completed_at is not None
+
+    @property
+    def state(self) -> str:
+        """`open` while jobs are added, `running`, `cancelled`, `succeeded`, `complete` (not all jobs have finished)."""
+        if self.cancelled_at is not None:
+            return "cancelled"
+        if self.succeeded_at is not None:
+            return "succeeded"
+        return "complete" if self.is_complete else "open" if self.is_open else "running"
+
+
+def read_status(identifier: str, fields: Mapping[str, str], failures: tuple[TaskEvent, ...]) -> TaskStatus:
+    """Return the status of a task of these fields (STATUS_FIELDS); what somebody else has written counts as 0."""
+    counts = {name: _count(fields.get(name)) for name in COUNTS}
+    times = {name: _time(fields.get(name)) for name in TIMES}
+    texts = {name: fields.get(name, "") for name in TEXTS}
+    created_at, is_open = times.pop("created_at") or 0.0, fields.get("is_open") == "1"
+    open_children = counts.pop("open")
+    found: dict[str, Any] = {**counts, **times, **texts}
+    return TaskStatus(
+        id=identifier,
+        created_at=created_at,
+        is_open=is_open,
+        open_children=open_children,
+        failures=failures,
+        **found,
+    )
+
+
+def read_event(stored: StoredEvent) -> TaskEvent:
+    """Return a job of a task; what is not JSON is left out."""
+    messages = _decoded(b"[%b]" % (stored.messages or b""))
+    texts = messages if isinstance(messages, list) else []
+    return TaskEvent(stored.jid, stored.status, _decoded(stored.arguments), tuple(map(str, texts)))
+
+
+def _decoded(raw: bytes | None) -> JSON:
+    try:
+        return ruby_json.decode(raw) if raw else None
+    except ruby_json.Undecodable:
+        return None
+
+
+def _count(text: str | None) -> int:
+    return int(text) if text is not None and text.isdecimal() else 0
+
+
+def _time(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None

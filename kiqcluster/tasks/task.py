@@ -1,0 +1,264 @@
+"""Task: many jobs with one status.
+
+Task.create, Task.open   a task, with jobs for rows, or to add jobs of several kinds before it can be complete
+task.add                 more jobs, from inside of a job of the task or while it is open
+task.status, task.events, Task.all   what became of the jobs; which tasks there are
+task.cancel, task.close, task.mark    ends it; ends an interrupted creation; gives a job its status by hand
+
+A job is pushed and counted in one step, so no job is counted that is not in a queue.  A task whose creator died stays
+`open`: `close` has it complete with the jobs that it has, `cancel` has those dropped.
+All jobs of a task, and its callbacks, are in one Redis: that of its first job class, or of `Client.via`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from kiqcluster.client.client import Client
+from kiqcluster.client.items import read_item
+from kiqcluster.errors import TaskEnded, UsageError
+from kiqcluster.process.runtime import current_job, current_setup
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.payload import ENCRYPT, Jid, new_jid
+from kiqcluster.sidekiq.ruby_json import JSON
+from kiqcluster.sidekiq.task_keys import TASK_ID, USE_TASK_EVENT, task_of
+from kiqcluster.store import Store
+from kiqcluster.store import tasks as stored
+from kiqcluster.store.scripts import Word
+from kiqcluster.store.tasks import TaskJob
+from kiqcluster.tasks.callbacks import prepared_callbacks
+from kiqcluster.tasks.records import STATUS_FIELDS, TaskEvent, TaskStatus, read_event, read_status
+
+__all__ = ["Task", "current_task"]
+
+TTL_SECONDS = 30 * 86_400  # of a task after its latest change
+KEPT_SECONDS = 7 * 86_400  # of a complete one
+MAX_PARAMS_BYTES = 1_000  # of the arguments of a job that are kept in its event
+MAX_FAILURES = 100  # that a status has
+
+
+class Task:
+    """A task in Redis.  id: 24 hex digits.  Cheap to make; each method asks Redis anew."""
+
+    def __init__(self, identifier: str, store: Store) -> None:
+        self.id = identifier
+        self._store = store
+
+    def __repr__(self) -> str:
+        return f"<Task {self.id}>"
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        job: Any,
+        rows: Iterable[Sequence[JSON]] = (),
+        *,
+        queue: str = "",
+        on_complete: Any = None,
+        on_success: Any = None,
+        on_death: Any = None,
+        parent: Task | None = None,
+        ttl: int = TTL_SECONDS,
+        kept: int = KEPT_SECONDS,
+    ) -> Task:
+        """Create a task with a job for each row of arguments, and enqueue the jobs.
+
+        job: a class, a job function, or the name of a class that is not defined here, which needs a queue.
+        on_complete, on_success, on_death: jobs, called with the id of the task (callbacks.py).  parent: a task that is
+        not complete before this one.  ttl: seconds that the task is kept after its latest change.  kept: once it is
+        complete.  Three round trips, and one for each 1 000 rows after the first.
+        Raises PushError before anything is written; TaskEnded for a parent that is complete; StoreError, after which
+        the task is `open`, with the jobs that were enqueued.
+        """
+        rows = list(rows)
+        callbacks = {"on_complete": on_complete, "on_success": on_success, "on_death": on_death}
+        setup = current_setup()
+        label, definition, options = _job(job, queue)
+        client = Client(None if parent is None else parent._store, setup)
+        store = client.store_of(label, definition)
+        task = cls(new_jid(), store)
+        jobs = [each for each in task._prepared(label, definition, options, rows) if each is not None]
+        kept_callbacks = prepared_callbacks(setup, store, task.id, callbacks)
+        task._create(name, label, len(rows), kept_callbacks, parent, ttl, kept)
+        stored.push_jobs(store, task.id, jobs, _replicas(definition))
+        task.close()
+        return task
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        name: str,
+        *,
+        on_complete: Any = None,
+        on_success: Any = None,
+        on_death: Any = None,
+        parent: Task | None = None,
+        ttl: int = TTL_SECONDS,
+        kept: int = KEPT_SECONDS,
+        store: Store | None = None,
+    ) -> Iterator[Task]:
+        """Create a task that is not complete before the `with` block ends, to add jobs of several kinds.
+
+        store: the Redis of the task, None for that of its parent or the default one.  After an error in the block the
+        task stays `open`, with the jobs that it has.  Two round trips, and those of `add`.
+        """
+        setup = current_setup()
+        given = store if store is not None else None if parent is None else parent._store
+        task = cls(new_jid(), given or Client(None, setup).store_of(name, None))
+        callbacks = {"on_complete": on_complete, "on_success": on_success, "on_death": on_death}
+        task._create(name, "", 0, prepared_callbacks(setup, task._store, task.id, callbacks), parent, ttl, kept)
+        yield task
+        task.close()
+
+    @classmethod
+    def get(cls, identifier: str, *, store: Store | None = None) -> Task:
+        """Return the task of this id; store: of its shard.  No round trip: `status` says whether there is one."""
+        return cls(identifier, store or current_setup().current_store())
+
+    @classmethod
+    def all(cls, start: int = 0, count: int = 100, *, store: Store | None = None) -> list[TaskStatus]:
+        """Return the status of so many tasks without their failures, the youngest first; expired ones are left out.
+
+        One round trip, and one for each task.
+        """
+        store = store or current_setup().current_store()
+        found = (cls(each, store)._read(0) for each in stored.list_tasks(store, start, count))
+        return [status for status in found if status is not None]
+
+    def add(self, job: Any, rows: Iterable[Sequence[JSON]], *, queue: str = "") -> list[Jid | None]:
+        """Enqueue a job of the task for each row; return their jids, None where it was not enqueued.
+
+        Call it from a job of the task, or while the task is open: a complete task takes no more jobs.
+        One round trip for 1 000 rows.  Raises PushError before anything is written; TaskEnded, StoreError.
+        """
+        label, definition, options = _job(job, queue)
+        rows = list(rows)
+        prepared = self._prepared(label, definition, options, rows)
+        jobs = [each for each in prepared if each is not None]
+        refused = stored.push_jobs(self._store, self.id, jobs, _replicas(definition))
+        return [None if each is None or each.jid in refused else each.jid for each in prepared]
+
+    def status(self) -> TaskStatus:
+        """Return the counts of the task, with its latest 100 failures and their messages.  One round trip.
+
+        Raises TaskEnded if the task is unknown or has expired; StoreError.
+        """
+        status = self._read(MAX_FAILURES)
+        if status is None:
+            raise TaskEnded(self.id, "UNKNOWN")
+        return status
+
+    def events(self, status: str | None = None) -> Iterator[TaskEvent]:
+        """Yield the jobs of the task in a status, None for all.  While they run, one may come twice.
+
+        Two round trips for about 300 jobs; for 1 000 of `failed` and `error`.  Raises UsageError for an unknown status.
+        """
+        if status is not None and status not in stored.STATUSES:
+            raise UsageError(f"a job of a task is never {status!r}; it is {', '.join(stored.STATUSES)}")
+        return map(read_event, stored.read_events(self._store, self.id, status))
+
+    def cancel(self, reason: str = "") -> bool:
+        """Cancel the task and its child tasks; return False if it was complete already.
+
+        Jobs that have not begun are dropped when they would begin, and end as `error`; running ones go on.
+        One round trip for each task.  Raises TaskEnded if it is unknown; StoreError.
+        """
+        children = stored.cancel_task(self._store, self.id, reason)
+        for child in children or ():
+            try:
+                Task(child, self._store).cancel(reason)
+            except TaskEnded:  # it has expired
+                continue
+        return children is not None
+
+    def close(self) -> None:
+        """Have the task be complete once its jobs have ended: nobody adds jobs from outside any more.
+
+        `create` and `open` do so; by hand it is for a task whose creator died.  One round trip; may be repeated.
+        """
+        stored.close_task(self._store, self.id)
+
+    def mark(self, jids: Iterable[str], status: str, message: str = "") -> None:
+        """Give jobs that have ended in another way their status: `finish`, `failed` or `error`.
+
+        For jobs that Ruby ran, and those that were deleted with their whole queue.  A status that is final stays.
+        One round trip for 500 jobs.  Raises UsageError, TaskEnded, StoreError.
+        """
+        if status not in stored.ENDED_STATUSES:
+            raise UsageError(f"a job cannot be marked {status!r}; mark it {', '.join(stored.ENDED_STATUSES)}")
+        messages = ruby_json.encode(message).decode() if message else ""
+        stored.mark_events(self._store, self.id, list(jids), status, messages)
+
+    def _create(
+        self,
+        name: str,
+        worker: str,
+        expected: int,
+        callbacks: dict[str, bytes],
+        parent: Task | None,
+        ttl: int,
+        kept: int,
+    ) -> None:
+        fields: dict[str, Word] = {
+            "name": name,
+            "worker": worker,
+            "expected": expected,
+            "ttl": ttl,
+            "kept": kept,
+            "total": 0,
+        }
+        counts: dict[str, Word] = dict.fromkeys(("total", *stored.STATUSES), 0)
+        stored.create_task(self._store, self.id, "" if parent is None else parent.id, {**fields, **counts, **callbacks})
+
+    def _read(self, most: int) -> TaskStatus | None:
+        fields, failures = stored.read_task(self._store, self.id, STATUS_FIELDS, most)
+        if "created_at" not in fields:
+            return None
+        return read_status(self.id, fields, tuple(map(read_event, failures)))
+
+    def _prepared(
+        self, name: str, definition: Any, options: Mapping[str, JSON], rows: Sequence[Sequence[JSON]]
+    ) -> list[TaskJob | None]:
+        """Return a job for each row, None where client middleware stopped it.  Raises PushError."""
+        keyed = {**options, TASK_ID: self.id, USE_TASK_EVENT: True}
+        ready = Client(self._store, current_setup()).prepare_bulk(name, keyed, rows, definition=definition)
+        kept = itertools.repeat(b"") if options.get(ENCRYPT) else _kept(rows)
+        return [
+            None if each is None else TaskJob(each.jid, each.queue, each.at, each.encoded, each.rows, arguments)
+            for each, arguments in zip(ready, kept, strict=False)
+        ]
+
+
+def current_task() -> Task | None:
+    """Return the task of the job that runs here, None if it is in none."""
+    running = current_job()
+    task = None if running is None else task_of(running.payload)
+    if task is None or running is None:
+        return None
+    return Task(task[0], running.held[1] if running.held is not None else current_setup().current_store())
+
+
+def _job(job: Any, queue: str) -> tuple[str, Any, Mapping[str, JSON]]:
+    """Return name, definition and payload keys of what a task was given as its job.  Raises UsageError."""
+    setup = current_setup()
+    name, definition, options = read_item(setup, {"class": job, **({"queue": queue} if queue else {})})
+    if definition is None and not queue:
+        raise UsageError(f"{job} is not registered here; pass the queue of its jobs: queue='default'")
+    declared: Mapping[str, JSON] | None = getattr(job, "options", None)  # of `Thumbnail.set(…)`
+    return name, definition, options if declared is None else {**declared, **({"queue": queue} if queue else {})}
+
+
+def _replicas(definition: Any) -> int:
+    return 0 if definition is None else int(definition.local.get("wait_replicas", 0))
+
+
+def _kept(rows: Sequence[Sequence[JSON]]) -> list[bytes]:
+    """Return the arguments of jobs as they are kept in their events, nothing for large ones."""
+    lists = [list(row) for row in rows]
+    encoded = ruby_json.encode_arrays(lists) or [ruby_json.encode(each) for each in lists]
+    return [each if len(each) <= MAX_PARAMS_BYTES else b"" for each in encoded]

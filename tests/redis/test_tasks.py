@@ -1,0 +1,687 @@
+"""Tasks: each way by which a job can end, and what its task says then."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kiqcluster import Interrupted, job
+from kiqcluster.api import DeadSet, Queue, RetrySet
+from kiqcluster.application.registry import Registry
+from kiqcluster.errors import TaskEnded, UsageError
+from kiqcluster.features.stacks import current_stacks
+from kiqcluster.features.strikes import STRIKES, Strike
+from kiqcluster.job import JobFunction
+from kiqcluster.process.clock import SystemClock
+from kiqcluster.process.runtime import Setup, current_job
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Parked, Retry
+from kiqcluster.sidekiq.ruby_json import decode, encode
+from kiqcluster.store import Store
+from kiqcluster.tasks import NormalFailure, Task, current_task
+from kiqcluster.worker.run.job_run import JobRun
+from tests.in_process_worker import Worker
+
+
+@pytest.fixture
+def worker(store: Store, setup: Setup, registry: Registry) -> Worker:
+    return Worker(store, setup, registry)
+
+
+@pytest.fixture
+def row(worker: Worker) -> JobFunction[..., Any]:
+    """A job that does what the test says: by `worker.during`."""
+
+    @job
+    def handle_row(number: int) -> None:
+        worker.during(number)
+
+    return handle_row
+
+
+@pytest.fixture
+def callbacks(worker: Worker) -> dict[str, Any]:
+    """One job for each callback, in a queue of its own."""
+
+    @job(queue="callbacks", name="completed")
+    def completed(task: str) -> None: ...
+
+    @job(queue="callbacks", name="succeeded")
+    def succeeded(task: str) -> None: ...
+
+    @job(queue="callbacks", name="died")
+    def died(task: str) -> None: ...
+
+    return {"on_complete": completed, "on_success": succeeded, "on_death": died}
+
+
+def raising(error: BaseException) -> Callable[..., object]:
+    def run(*_: object) -> None:
+        raise error
+
+    return run
+
+
+def counts(task: Task) -> dict[str, int]:
+    """Return how many jobs are in each status that a job is in."""
+    status = task.status()
+    found = {name: getattr(status, name) for name in ("enqueue", "working", "finish", "failed", "error")}
+    assert sum(found.values()) == status.total
+    return {name: count for name, count in found.items() if count}
+
+
+def pushed(store: Store) -> list[str]:
+    """Return the callbacks that were pushed, the first one first."""
+    return [decode(raw)["class"] for raw in reversed(store.call("LRANGE", "queue:callbacks", 0, -1))]
+
+
+class TestCreate:
+    def test_a_task_has_an_event_for_each_job_that_it_has_enqueued(
+        self, row: JobFunction[..., Any], store: Store
+    ) -> None:
+        task = Task.create("import", row, [[1], [2], [3]])
+
+        queued = [decode(raw) for raw in store.call("LRANGE", "queue:default", 0, -1)]
+        assert [payload["args"] for payload in reversed(queued)] == [[1], [2], [3]]
+        assert {(payload["task_id"], payload["use_task_event"]) for payload in queued} == {(task.id, True)}
+        assert {event.jid: event.params for event in task.events()} == {each["jid"]: each["args"] for each in queued}
+        status = task.status()
+        assert (status.name, status.worker, status.total, status.expected) == ("import", "handle_row", 3, 3)
+        assert (status.state, status.percent, status.is_open) == ("running", 0.0, False)
+
+    def test_many_jobs_are_pushed_in_order(self, row: JobFunction[..., Any], store: Store) -> None:
+        task = Task.create("import", row, [[number] for number in range(2_345)])
+
+        found = [decode(raw)["args"][0] for raw in reversed(store.call("LRANGE", "queue:default", 0, -1))]
+        assert found == list(range(2_345))
+        assert counts(task) == {"enqueue": 2_345}
+        assert len({event.jid for event in task.events("enqueue")}) == 2_345
+
+    def test_an_empty_task_is_complete_at_once(
+        self, row: JobFunction[..., Any], callbacks: dict[str, Any], store: Store
+    ) -> None:
+        task = Task.create("import", row, [], **callbacks)
+
+        assert (task.status().state, task.status().percent) == ("succeeded", 100.0)
+        assert pushed(store) == ["completed", "succeeded"]
+
+    def test_nothing_is_written_when_a_row_does_not_fit(self, row: JobFunction[..., Any], store: Store) -> None:
+        with pytest.raises(TypeError, match="entry 1"):
+            Task.create("import", row, [[1], [1, 2]])
+
+        assert store.call("KEYS", "kiq:task*") == [] == store.call("KEYS", "queue:*")
+
+    def test_a_creation_that_redis_has_ended_says_so_and_can_be_closed(
+        self, row: JobFunction[..., Any], store: Store, worker: Worker
+    ) -> None:
+        """The first queue takes its jobs, the second one is no list."""
+        store.call("SET", "queue:broken", "x")
+        store_push = row.set(queue="broken")
+        with pytest.raises(Exception, match="WRONGTYPE"), Task.open("import") as task:
+            task.add(row, [[1]])
+            task.add(store_push, [[2]])
+
+        assert (task.status().state, counts(task)) == ("open", {"enqueue": 1})
+        worker.run()
+        assert not task.status().is_complete
+        task.close()
+        assert task.status().state == "succeeded"
+
+    def test_large_and_encrypted_arguments_are_not_kept_in_the_event(self, worker: Worker, setup: Setup) -> None:
+        setup.configure(encryption_keys=f"1:{b64encode(bytes(32)).decode()}")
+
+        @job(encrypt=True)
+        def secret(word: str) -> None: ...
+
+        @job
+        def large(word: str) -> None: ...
+
+        (hidden,) = Task.create("a", secret, [["password"]]).events()
+        (long,) = Task.create("b", large, [["x" * 2_000]]).events()
+        assert (hidden.params, long.params) == (None, None)
+
+    def test_a_job_that_is_not_defined_here_needs_a_queue(self, worker: Worker, store: Store) -> None:
+        with pytest.raises(UsageError, match="queue"):
+            Task.create("import", "HardWorker", [[1]])
+
+        task = Task.create("import", "HardWorker", [[1]], queue="ruby")
+
+        (payload,) = map(decode, store.call("LRANGE", "queue:ruby", 0, -1))
+        assert (payload["class"], payload["task_id"]) == ("HardWorker", task.id)
+
+    def test_a_deduplicated_push_that_is_refused_is_not_counted(self, worker: Worker, store: Store) -> None:
+        @job(deduplicate="until_executed")
+        def once(number: int) -> None: ...
+
+        with Task.open("import") as task:
+            first, second, third = task.add(once, [[1], [1], [2]])
+
+        assert (second, None not in (first, third)) == (None, True)
+        assert counts(task) == {"enqueue": 2}
+
+    def test_a_task_lives_for_its_time(self, row: JobFunction[..., Any], store: Store, worker: Worker) -> None:
+        task = Task.create("import", row, [[1]], ttl=1_000, kept=100)
+
+        assert 900 < store.call("TTL", store.keys.task(task.id)) <= 1_000
+        worker.run()
+        assert 90 < store.call("TTL", store.keys.task(task.id)) <= 100
+
+    def test_the_youngest_are_listed_first_and_expired_ones_are_not(
+        self, row: JobFunction[..., Any], store: Store
+    ) -> None:
+        first, second, third = (Task.create(name, row, [[1]]) for name in ("a", "b", "c"))
+        store.call("DEL", store.keys.task(second.id))
+
+        assert [status.id for status in Task.all()] == [third.id, first.id]
+
+
+class TestStatus:
+    def test_a_job_is_working_and_then_finished(self, row: JobFunction[..., Any], worker: Worker) -> None:
+        task = Task.create("import", row, [[1], [2]])
+        seen: list[dict[str, int]] = []
+        worker.during = lambda _: seen.append(counts(task))
+
+        worker.run()
+
+        assert seen == [{"working": 1, "enqueue": 1}]
+        assert (counts(task), task.status().percent) == ({"finish": 1, "enqueue": 1}, 50.0)
+
+    def test_a_normal_failure_is_failed_and_neither_retried_nor_counted(
+        self, row: JobFunction[..., Any], worker: Worker, store: Store, callbacks: dict[str, Any]
+    ) -> None:
+        task = Task.create("import", row, [[7]], **callbacks)
+        worker.during = raising(NormalFailure("row 7 has no name"))
+
+        assert isinstance(worker.run(), Done)
+
+        (event,) = task.status().failures
+        assert (event.status, event.params, event.messages) == ("failed", [7], ("row 7 has no name",))
+        assert (counts(task), task.status().state) == ({"failed": 1}, "complete")
+        assert (store.call("GET", "stat:processed"), store.call("GET", "stat:failed")) == (b"1", None)
+        assert pushed(store) == ["completed"]
+
+    def test_an_error_goes_back_to_enqueue_until_the_job_is_dead(
+        self, worker: Worker, store: Store, callbacks: dict[str, Any]
+    ) -> None:
+        @job(retry=1)
+        def broken(number: int) -> None:
+            raise ValueError(f"try {number}")
+
+        task = Task.create("import", broken, [[1]], **callbacks)
+
+        assert isinstance(worker.run(), Retry)
+        assert counts(task) == {"enqueue": 1}
+        RetrySet(store=store).add_all_to_queue()
+        assert isinstance(worker.run(), Dead)
+
+        (event,) = task.status().failures
+        assert (event.status, event.messages) == ("error", ("ValueError: try 1", "ValueError: try 1"))
+        assert pushed(store) == ["died", "completed"]
+
+    def test_a_job_without_retries_ends_as_error(self, worker: Worker) -> None:
+        @job(retry=False)
+        def broken(number: int) -> None:
+            raise ValueError("no")
+
+        task = Task.create("import", broken, [[1]])
+
+        assert isinstance(worker.run(), Discard)
+        assert [event.messages for event in task.status().failures] == [("ValueError: no",)]
+
+    def test_a_dead_job_that_is_retried_by_hand_finishes_after_all(
+        self, worker: Worker, store: Store, callbacks: dict[str, Any]
+    ) -> None:
+        """The callbacks for the end and the death were pushed; success comes now, and each only once."""
+        fails = [True]
+
+        @job(retry=0)
+        def broken(number: int) -> None:
+            if fails[0]:
+                raise ValueError("no")
+
+        task = Task.create("import", broken, [[1]], **callbacks)
+        worker.run()
+        fails[0] = False
+
+        DeadSet(store=store).retry_all()
+        assert counts(task) == {"error": 1}
+        worker.run()
+
+        assert (counts(task), task.status().state, task.status().failures) == ({"finish": 1}, "succeeded", ())
+        assert pushed(store) == ["died", "completed", "succeeded"]
+
+    def test_a_job_that_dies_once_more_changes_nothing(
+        self, worker: Worker, store: Store, callbacks: dict[str, Any]
+    ) -> None:
+        @job(retry=0)
+        def broken(number: int) -> None:
+            raise ValueError("no")
+
+        task = Task.create("import", broken, [[1]], **callbacks)
+        worker.run()
+        DeadSet(store=store).retry_all()
+        worker.run()
+
+        assert (counts(task), pushed(store)) == ({"error": 1}, ["died", "completed"])
+
+    @pytest.mark.parametrize("by", ["delete", "kill"])
+    def test_a_retry_that_is_deleted_or_killed_by_hand_is_an_error(self, by: str, worker: Worker, store: Store) -> None:
+        @job(retry=3)
+        def broken(number: int) -> None:
+            raise ValueError("no")
+
+        task = Task.create("import", broken, [[1]])
+        worker.run()
+
+        (entry,) = RetrySet(store=store)
+        assert getattr(entry, by)()
+
+        (event,) = task.status().failures
+        assert (event.status, "by hand" in event.messages[-1]) == ("error", True)
+        assert task.status().is_complete
+
+    def test_a_job_that_is_deleted_from_its_queue_is_an_error(
+        self, row: JobFunction[..., Any], store: Store, worker: Worker
+    ) -> None:
+        task = Task.create("import", row, [[1], [2]])
+
+        queue = Queue("default", store=store)
+        assert queue.delete_all([record for record in queue if record.args == [1]]) == 1
+        worker.run()
+
+        assert (counts(task), task.status().failures[0].messages) == ({"error": 1, "finish": 1}, ("deleted by hand",))
+
+    def test_a_dead_job_that_is_deleted_stays_an_error(self, worker: Worker, store: Store) -> None:
+        @job(retry=0)
+        def broken(number: int) -> None:
+            raise ValueError("no")
+
+        task = Task.create("import", broken, [[1]])
+        worker.run()
+        before = task.status().failures
+        for entry in DeadSet(store=store):
+            entry.delete()
+
+        assert (counts(task), task.status().failures) == ({"error": 1}, before)
+
+    def test_an_expired_job_is_an_error_with_the_reason(
+        self, row: JobFunction[..., Any], worker: Worker, store: Store
+    ) -> None:
+        task = Task.create("import", row.set(expires_in=60), [[1]])
+        payload = decode(store.call("RPOP", "queue:default"))
+        store.call("LPUSH", "queue:default", encode({**payload, "expiry": 1.5}))
+
+        assert isinstance(worker.run(), Dropped)
+        assert task.status().failures[0].messages == ("dropped by expiry",)
+
+    def test_a_job_that_a_strike_drops_is_an_error_and_one_that_it_defers_waits(
+        self, row: JobFunction[..., Any], worker: Worker
+    ) -> None:
+        task = Task.create("import", row, [[1], [2]])
+        for action in ("drop", "defer"):
+            strike = Strike("1", "handle_row", action, 9e9)
+            STRIKES.apply({b"1": strike.encoded()})
+            current_stacks().ask_again()
+            worker.run()
+        STRIKES.apply({})
+        current_stacks().ask_again()
+
+        assert counts(task) == {"error": 1, "enqueue": 1}
+        assert task.status().failures[0].messages == ("dropped by strike:1",)
+
+    def test_a_parked_job_waits(self, worker: Worker) -> None:
+        @job(concurrency_limit=lambda: -1)
+        def limited(number: int) -> None: ...
+
+        task = Task.create("import", limited, [[1]])
+
+        assert isinstance(worker.run(), Parked)
+        assert counts(task) == {"enqueue": 1}
+
+    def test_a_job_that_gives_up_its_place_waits(self, row: JobFunction[..., Any], worker: Worker) -> None:
+        task = Task.create("import", row, [[1]])
+        worker.during = raising(Interrupted())
+
+        assert isinstance(worker.run(), Deferred)
+        assert counts(task) == {"enqueue": 1}
+
+    def test_a_job_of_an_unknown_class_waits_and_then_is_an_error(self, worker: Worker, store: Store) -> None:
+        task = Task.create("import", "Nobody", [[1]], queue="default")
+        assert isinstance(worker.run(), Deferred)
+        assert counts(task) == {"enqueue": 1}
+
+        (raw,) = store.call("ZRANGE", "schedule", 0, -1)
+        store.call("LPUSH", "queue:default", encode({**decode(raw), "deferred_count": 99, "retry": 0}))
+        assert isinstance(worker.run(), Dead)
+
+        assert "UnknownJob" in task.status().failures[0].messages[0]
+
+    def test_a_payload_that_is_not_a_job_is_an_error(
+        self, row: JobFunction[..., Any], worker: Worker, store: Store
+    ) -> None:
+        task = Task.create("import", row, [[1]])
+        payload = decode(store.call("RPOP", "queue:default"))
+        store.call("LPUSH", "queue:default", encode({**payload, "args": "no list"}))
+
+        assert isinstance(worker.run(), Dead)
+
+        assert "MalformedPayload" in task.status().failures[0].messages[0]
+
+    def test_a_job_that_cannot_be_decrypted_is_an_error(self, worker: Worker, store: Store, setup: Setup) -> None:
+        setup.configure(encryption_keys=f"1:{b64encode(bytes(32)).decode()}")
+
+        @job(encrypt=True)
+        def secret(word: str) -> None: ...
+
+        task = Task.create("import", secret, [["password"]])
+        payload = decode(store.call("RPOP", "queue:default"))
+        store.call("LPUSH", "queue:default", encode({**payload, "args": ["!" * 60]}))
+
+        assert isinstance(worker.run(), Dead)
+        assert len(task.status().failures[0].messages) == 1
+
+    def test_a_job_with_too_many_deaths_is_an_error(
+        self, row: JobFunction[..., Any], worker: Worker, store: Store
+    ) -> None:
+        task = Task.create("import", row, [[1]])
+        unit = worker.take()
+        unit.deaths = 99
+
+        outcome = worker.execute(unit)
+        assert isinstance(outcome, Dead)
+        worker.settle(unit, outcome)
+
+        assert "processes died" in task.status().failures[0].messages[0]
+
+    def test_a_forced_stop_puts_the_job_back_to_enqueue(self, row: JobFunction[..., Any], worker: Worker) -> None:
+        task = Task.create("import", row, [[1]])
+        run = JobRun(worker.take(), SystemClock.now())
+        stopped: list[Any] = []
+        worker.during = lambda _: stopped.append(worker.execution.interrupt(run))
+        worker.execution.execute(run)
+        worker.settle(run.unit, stopped[0])
+
+        assert counts(task) == {"enqueue": 1}
+
+    def test_a_unit_that_others_have_recovered_moves_no_status_back(
+        self, row: JobFunction[..., Any], worker: Worker, store: Store, setup: Setup, registry: Registry
+    ) -> None:
+        """The first process was frozen while it ran the job; the second one has finished it."""
+        task = Task.create("import", row, [[1]])
+        other = Worker(store, setup, registry, name="host:2:bbbbbbbbbbbb")
+        unit = worker.take()
+        worker.during = raising(ValueError("late"))
+        late = worker.execute(unit)
+        other.recover(worker.name)
+        worker.during = lambda _: None
+
+        other.run()
+        assert worker.settle(unit, late) == 0
+
+        assert (counts(task), task.status().state) == ({"finish": 1}, "succeeded")
+
+    def test_a_payload_that_runs_twice_counts_once(
+        self, row: JobFunction[..., Any], worker: Worker, store: Store, callbacks: dict[str, Any]
+    ) -> None:
+        """A fail-over has brought back a job that was settled."""
+        task = Task.create("import", row, [[1]], **callbacks)
+        raw = store.call("LINDEX", "queue:default", 0)
+        worker.run()
+        store.call("LPUSH", "queue:default", raw)
+        worker.during = raising(NormalFailure("late"))
+        worker.run()
+
+        assert (counts(task), pushed(store)) == ({"finish": 1}, ["completed", "succeeded"])
+
+    def test_messages_are_appended_with_each_run(self, worker: Worker, store: Store) -> None:
+        @job(retry=1)
+        def talking(number: int) -> None:
+            running = current_job()
+            assert running is not None
+            running.log("3 of 200 skipped")
+            running.log("half \ud800 of a pair")
+            if "retry_count" not in running.payload:
+                raise ValueError("no")
+
+        task = Task.create("import", talking, [[1]])
+        worker.run()
+        RetrySet(store=store).add_all_to_queue()
+        worker.run()
+
+        (event,) = task.events("finish")
+        said = ("3 of 200 skipped", "half ? of a pair")
+        assert event.messages == (*said, "ValueError: no", *said)
+
+    def test_a_broken_key_keeps_no_job(self, row: JobFunction[..., Any], worker: Worker, store: Store) -> None:
+        task = Task.create("import", row, [[1]])
+        store.call("SET", store.keys.task(task.id), "x")
+
+        assert isinstance(worker.run(), Done)
+        assert store.call("EXISTS", store.keys.inflight(worker.name)) == 0
+
+    def test_a_task_that_has_expired_keeps_no_job(
+        self, row: JobFunction[..., Any], worker: Worker, store: Store
+    ) -> None:
+        task = Task.create("import", row, [[1]])
+        store.call("DEL", store.keys.task(task.id))
+
+        assert isinstance(worker.run(), Done)
+        with pytest.raises(TaskEnded, match="not known"):
+            task.status()
+
+    def test_one_round_trip_tells_counts_and_failures(
+        self, row: JobFunction[..., Any], worker: Worker, store: Store
+    ) -> None:
+        task = Task.create("import", row, [[number] for number in range(5)])
+        worker.during = raising(NormalFailure("no"))
+        for _ in range(5):
+            worker.run()
+        store.call("CONFIG", "RESETSTAT")
+
+        status = task.status()
+
+        assert [event.messages for event in status.failures] == [("no",)] * 5
+        assert b"cmdstat_evalsha:calls=1," in store.call("INFO", "commandstats")
+
+    def test_an_unknown_status_is_refused(self, row: JobFunction[..., Any]) -> None:
+        with pytest.raises(UsageError, match="never 'done'"):
+            Task.create("import", row, []).events("done")
+
+
+class TestCallbacks:
+    def test_the_last_job_pushes_them_with_its_end(
+        self, row: JobFunction[..., Any], worker: Worker, store: Store, callbacks: dict[str, Any]
+    ) -> None:
+        task = Task.create("import", row, [[1], [2]], **callbacks)
+
+        worker.run()
+        assert pushed(store) == []
+        worker.run()
+
+        assert pushed(store) == ["completed", "succeeded"]
+        first = decode(store.call("LINDEX", "queue:callbacks", -1))
+        assert (first["args"], first["queue"], first["enqueued_at"] >= first["created_at"]) == (
+            [task.id],
+            "callbacks",
+            True,
+        )
+        assert isinstance(worker.run("callbacks"), Done)
+
+    def test_a_queue_that_is_no_list_is_told_and_made_good_by_close(
+        self, row: JobFunction[..., Any], worker: Worker, store: Store, callbacks: dict[str, Any]
+    ) -> None:
+        task = Task.create("import", row, [[1]], on_complete=callbacks["on_complete"])
+        store.call("SET", "queue:callbacks", "x")
+
+        worker.run()
+        assert ("is a string" in task.status().problem, task.status().is_complete) == (True, False)
+        store.call("DEL", "queue:callbacks")
+        task.close()
+
+        assert (task.status().problem, pushed(store)) == ("", ["completed"])
+
+    def test_options_of_one_push_hold(
+        self, row: JobFunction[..., Any], callbacks: dict[str, Any], store: Store
+    ) -> None:
+        Task.create("import", row, [], on_complete=callbacks["on_complete"].set(queue="other"))
+
+        assert store.call("LLEN", "queue:other") == 1
+        assert store.call("SISMEMBER", "queues", "other") == 1
+
+    def test_what_cannot_be_a_callback_is_refused(self, row: JobFunction[..., Any], store: Store) -> None:
+        @job(deduplicate="until_executed")
+        def once(task: str) -> None: ...
+
+        @job
+        def without_argument() -> None: ...
+
+        for wrong in (once, without_argument, "text"):
+            with pytest.raises((UsageError, TypeError)):
+                Task.create("import", row, [], on_complete=wrong)
+        assert store.call("KEYS", "kiq:task*") == []
+
+
+class TestNesting:
+    def test_a_parent_waits_for_its_children(
+        self, row: JobFunction[..., Any], worker: Worker, store: Store, callbacks: dict[str, Any]
+    ) -> None:
+        with Task.open("parent", **callbacks) as parent:
+            child = Task.create("child", row, [[1]], parent=parent)
+        assert (parent.status().state, parent.status().open_children) == ("running", 1)
+
+        worker.run()
+
+        assert (child.status().state, parent.status().state) == ("succeeded", "succeeded")
+        assert pushed(store) == ["completed", "succeeded"]
+
+    def test_a_parent_succeeds_only_with_its_children(
+        self, worker: Worker, store: Store, callbacks: dict[str, Any]
+    ) -> None:
+        """A grandchild fails, and is retried by hand later."""
+        fails = [True]
+
+        @job(retry=0)
+        def broken(number: int) -> None:
+            if fails[0]:
+                raise ValueError("no")
+
+        with Task.open("parent", **callbacks) as parent, Task.open("child", parent=parent) as child:
+            Task.create("grandchild", broken, [[1]], parent=child)
+        worker.run()
+        assert (parent.status().state, child.status().state, pushed(store)) == ("complete", "complete", ["completed"])
+
+        fails[0] = False
+        DeadSet(store=store).retry_all()
+        worker.run()
+
+        assert (parent.status().state, pushed(store)) == ("succeeded", ["completed", "succeeded"])
+
+    def test_a_job_adds_jobs_to_its_own_task(self, row: JobFunction[..., Any], worker: Worker) -> None:
+        @job
+        def split(count: int) -> None:
+            task = current_task()
+            assert task is not None
+            task.add(row, [[number] for number in range(count)])
+
+        task = Task.create("import", split, [[3]])
+
+        worker.run()
+        assert counts(task) == {"finish": 1, "enqueue": 3}
+        for _ in range(3):
+            worker.run()
+
+        assert (counts(task), task.status().state) == ({"finish": 4}, "succeeded")
+
+    def test_a_complete_task_takes_no_jobs(self, row: JobFunction[..., Any], store: Store) -> None:
+        task = Task.create("import", row, [])
+
+        with pytest.raises(TaskEnded, match="is complete"):
+            task.add(row, [[1]])
+        with pytest.raises(TaskEnded, match="is complete"):
+            Task.create("child", row, [[1]], parent=task)
+        assert store.call("EXISTS", "queue:default") == 0
+
+    def test_there_is_no_current_task_outside_of_jobs(self) -> None:
+        assert current_task() is None
+
+
+class TestCancel:
+    def test_jobs_that_have_not_begun_are_dropped(
+        self, row: JobFunction[..., Any], worker: Worker, store: Store, callbacks: dict[str, Any]
+    ) -> None:
+        task = Task.create("import", row, [[1], [2], [3]], **callbacks)
+        worker.run()
+
+        assert task.cancel("wrong file")
+        for _ in range(2):
+            assert isinstance(worker.run(), Dropped)
+
+        status = task.status()
+        assert (counts(task), status.cancelled, status.reason) == ({"finish": 1, "error": 2}, 2, "wrong file")
+        assert (status.state, status.is_complete) == ("cancelled", True)
+        assert {event.messages for event in status.failures} == {("cancelled with its task",)}
+        assert pushed(store) == ["completed"]
+        assert not task.cancel()
+
+    def test_a_running_job_goes_on(self, row: JobFunction[..., Any], worker: Worker) -> None:
+        task = Task.create("import", row, [[1]])
+        worker.during = lambda _: task.cancel()
+
+        assert isinstance(worker.run(), Done)
+        assert (counts(task), task.status().state) == ({"finish": 1}, "cancelled")
+
+    def test_children_are_cancelled_too(self, row: JobFunction[..., Any], worker: Worker) -> None:
+        with Task.open("parent") as parent:
+            child = Task.create("child", row, [[1]], parent=parent)
+
+        parent.cancel("no")
+        worker.run()
+
+        assert [each.status().state for each in (parent, child)] == ["cancelled", "cancelled"]
+        assert parent.status().is_complete
+
+    def test_a_cancelled_task_takes_no_jobs(self, row: JobFunction[..., Any]) -> None:
+        task = Task.create("import", row, [[1]])
+        task.cancel()
+
+        with pytest.raises(TaskEnded, match="is cancelled"):
+            task.add(row, [[1]])
+
+
+class TestMark:
+    def test_a_job_of_ruby_is_marked_by_hand(self, worker: Worker, store: Store, callbacks: dict[str, Any]) -> None:
+        task = Task.create("import", "HardWorker", [[1], [2]], queue="ruby", **callbacks)
+        store.call("DEL", "queue:ruby")
+        one, two = (event.jid for event in task.events())
+
+        task.mark([one], "finish")
+        task.mark([two, "unknown"], "failed", "Ruby says no")
+
+        assert (counts(task), task.status().failures[0].messages) == ({"finish": 1, "failed": 1}, ("Ruby says no",))
+        assert pushed(store) == ["completed"]
+        task.mark([one], "error")
+        assert counts(task) == {"finish": 1, "failed": 1}
+
+    def test_only_ends_can_be_marked(self, row: JobFunction[..., Any]) -> None:
+        with pytest.raises(UsageError, match="working"):
+            Task.create("import", row, []).mark(["a"], "working")
+
+
+def test_a_job_in_no_task_has_no_key_in_redis(row: JobFunction[..., Any], worker: Worker, store: Store) -> None:
+    row.perform_async(1)
+    worker.run()
+
+    assert [key for key in store.call("KEYS", "*") if b"task" in key] == []
+
+
+def test_a_task_event_needs_both_keys(row: JobFunction[..., Any], worker: Worker, store: Store) -> None:
+    """`task_id` alone may be of another program."""
+    task = Task.create("import", row, [[1]])
+    payload = decode(store.call("RPOP", "queue:default"))
+    for changed in ({"use_task_event": False}, {"task_id": 7}, {"jid": 7}):
+        store.call("LPUSH", "queue:default", encode({**payload, **changed}))
+        assert isinstance(worker.run(), Done)
+
+    assert counts(task) == {"enqueue": 1}

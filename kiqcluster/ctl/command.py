@@ -25,6 +25,7 @@ from kiqcluster.ctl.jobs.migrate import migrate
 from kiqcluster.ctl.jobs.queues import queues
 from kiqcluster.ctl.jobs.stats import stats
 from kiqcluster.ctl.jobs.strike import strike
+from kiqcluster.ctl.tasks.tasks import tasks
 from kiqcluster.ctl.text.completion import completion
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, output_of
 from kiqcluster.ctl.text.tables import clean
@@ -48,6 +49,7 @@ HELP = """Steer and watch the kiqcluster processes on a Redis.
   kiqctl retries                  what failed, will run later, is dead: kiqctl retries, scheduled, dead
   kiqctl retries retry --all      … now; as others do, it says how many these are, and asks
   kiqctl strike add SendInvoice --defer 5m   keep jobs of a class from running for a while
+  kiqctl tasks                    many jobs with one status: how far they are, which have failed
   kiqctl routes -r app            to which queue each class goes, and by which rule
   kiqctl migrate --from low --to default   jobs of one queue, or class, to another queue
   kiqctl quiet --lease 15m --wait fetch nothing more, and wait until nothing runs
@@ -101,7 +103,7 @@ def command() -> None:
 
 
 READ_COMMANDS = (ps, top, busy, monitor, stats, routes, exporter, completion)
-JOB_COMMANDS = (enqueue, queues, jobs, limits, locks, retries, scheduled, dead, dropped, strike, cron, migrate)
+JOB_COMMANDS = (enqueue, queues, jobs, limits, locks, retries, scheduled, dead, dropped, strike, cron, tasks, migrate)
 ORDER_COMMANDS = (quiet, resume, roll, reload, deploy, signal, dump, kill)
 
 for each in (*READ_COMMANDS, *JOB_COMMANDS, *ORDER_COMMANDS):

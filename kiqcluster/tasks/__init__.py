@@ -9,6 +9,7 @@ Read in this order:
 records     the values: TaskStatus, TaskEvent
 callbacks   jobs that a task pushes when it is complete, has succeeded, or has its first error
 task        Task: create, add, status, events, cancel, mark
+status_app  the same as JSON over HTTP
 
 The script that ends a job changes its event, the counts and the task in one step (store/lua/tasks; features/tasks says
 which end of a run means which status).
@@ -16,6 +17,7 @@ which end of a run means which status).
 
 from kiqcluster.errors import NormalFailure, TaskEnded
 from kiqcluster.tasks.records import TaskEvent, TaskStatus
+from kiqcluster.tasks.status_app import status_app
 from kiqcluster.tasks.task import Task, current_task
 
-__all__ = ["NormalFailure", "Task", "TaskEnded", "TaskEvent", "TaskStatus", "current_task"]
+__all__ = ["NormalFailure", "Task", "TaskEnded", "TaskEvent", "TaskStatus", "current_task", "status_app"]

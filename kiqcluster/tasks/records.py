@@ -15,6 +15,10 @@ __all__ = ["STATUS_FIELDS", "TaskEvent", "TaskStatus", "read_event", "read_statu
 COUNTS = ("total", "enqueue", "working", "finish", "failed", "error", "cancelled", "expected", "open")
 TIMES = ("created_at", "completed_at", "succeeded_at", "cancelled_at")
 TEXTS = ("name", "worker", "parent", "reason", "problem")
+DOCUMENTED = (
+    *("id", "name", "worker", "parent", "state", "percent", "total", "enqueue", "working", "finish", "failed", "error"),
+    *("cancelled", "expected", "open_children", "is_complete", "is_open", "reason", "problem", *TIMES),
+)
 STATUS_FIELDS = (*COUNTS, *TIMES, *TEXTS, "is_open")
 
 
@@ -30,6 +34,10 @@ class TaskEvent:
     status: str
     params: JSON
     messages: tuple[str, ...]
+
+    def as_json(self) -> dict[str, JSON]:
+        """Return the job as a front end gets it."""
+        return {"jid": self.jid, "status": self.status, "params": self.params, "messages": list(self.messages)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,11 @@ class TaskStatus:
         if self.succeeded_at is not None:
             return "succeeded"
         return "complete" if self.is_complete else "open" if self.is_open else "running"
+
+    def as_json(self) -> dict[str, JSON]:
+        """Return the status as a front end gets it; times are epoch seconds."""
+        document: dict[str, JSON] = {name: getattr(self, name) for name in DOCUMENTED}
+        return {**document, "failures": [each.as_json() for each in self.failures]}
 
 
 def read_status(identifier: str, fields: Mapping[str, str], failures: tuple[TaskEvent, ...]) -> TaskStatus:

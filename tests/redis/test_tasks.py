@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable
+from threading import Barrier, Thread
 from typing import Any
 
 import pytest
@@ -17,9 +18,10 @@ from kiqcluster.features.strikes import STRIKES, Strike
 from kiqcluster.job import JobFunction
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Setup, current_job
-from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Parked, Retry
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Outcome, Parked, Retry
 from kiqcluster.sidekiq.ruby_json import decode, encode
 from kiqcluster.store import Store
+from kiqcluster.store.engine.units import Unit
 from kiqcluster.tasks import NormalFailure, Task, current_task
 from kiqcluster.worker.run.job_run import JobRun
 from tests.in_process_worker import Worker
@@ -541,6 +543,34 @@ class TestCallbacks:
             with pytest.raises((UsageError, TypeError)):
                 Task.create("import", row, [], on_complete=wrong)
         assert store.call("KEYS", "kiq:task*") == []
+
+    def test_two_processes_that_settle_the_last_two_jobs_at_once_push_them_once(
+        self,
+        row: JobFunction[..., Any],
+        worker: Worker,
+        store: Store,
+        setup: Setup,
+        registry: Registry,
+        callbacks: dict[str, Any],
+    ) -> None:
+        workers = [worker, Worker(store, setup, registry, name="host:2:bbbbbbbbbbbb")]
+        for _ in range(30):
+            Task.create("import", row, [[1], [2]], on_complete=callbacks["on_complete"])
+            ends = [(each, unit, each.execute(unit)) for each in workers for unit in [each.take()]]
+            at_once = Barrier(len(ends))
+
+            def settle(each: Worker, unit: Unit, outcome: Outcome, at_once: Barrier = at_once) -> None:
+                at_once.wait(5)
+                each.settle(unit, outcome)
+
+            threads = [Thread(target=settle, args=end) for end in ends]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(5)
+
+        assert pushed(store) == ["completed"] * 30
+        assert {status.state for status in Task.all()} == {"succeeded"}
 
 
 class TestNesting:

@@ -1,0 +1,4 @@
+"""Commands about tasks: many jobs with one status.
+
+tasks    list, show, cancel, close, mark
+"""

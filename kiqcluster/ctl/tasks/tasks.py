@@ -1,0 +1,266 @@
+"""tasks: many jobs with one status; cancel a task, close one whose creator died, mark jobs that ended elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import click
+
+from kiqcluster.ctl.text.options import (
+    CONTEXT_SETTINGS,
+    Output,
+    confirm,
+    json_option,
+    read_shards,
+    stores_options,
+    yes_option,
+)
+from kiqcluster.ctl.text.pager import DefaultListGroup, Page, page_options
+from kiqcluster.ctl.text.tables import (
+    ago,
+    clean,
+    format_duration,
+    format_number,
+    format_time,
+    iso_time,
+    json_line,
+    number_column,
+    pluralize,
+    text_column,
+)
+from kiqcluster.errors import ExitCode, KiqError, TaskEnded
+from kiqcluster.process.clock import SystemClock
+from kiqcluster.store import Store
+from kiqcluster.store.tasks import ENDED_STATUSES, STATUSES
+from kiqcluster.tasks import Task, TaskEvent, TaskStatus
+
+__all__ = ["tasks"]
+
+SHARD_COLUMN = text_column("SHARD", 8)  # where there are several
+COLUMNS = (
+    text_column("ID", 24),
+    text_column("NAME", 10, shrinks_first=True),
+    text_column("STATE"),
+    number_column("PERCENT"),
+    number_column("TOTAL"),
+    number_column("ENQUEUE"),
+    number_column("WORKING"),
+    number_column("FINISH"),
+    number_column("FAILED"),
+    number_column("ERROR"),
+    text_column("CREATED"),
+)
+EVENT_COLUMNS = (text_column("JID", 24), text_column("STATUS"), text_column("PARAMS", 10), text_column("MESSAGES", 20))
+
+
+@click.group(cls=DefaultListGroup, context_settings=CONTEXT_SETTINGS)
+def tasks() -> None:
+    """Show and end tasks: many jobs with one status.  Without a command, it is `list`.
+
+    \b
+      kiqctl tasks
+      kiqctl tasks show 5f0c1d6b7a8e9f0a1b2c3d4e
+    """
+
+
+@tasks.command("list", context_settings=CONTEXT_SETTINGS)
+@page_options
+@stores_options
+@json_option
+@click.pass_context
+def list_tasks(ctx: click.Context, stores: list[Store], output: Output, page: Page) -> None:
+    """Show the tasks, the youngest first: how many of their jobs have ended, and how.
+
+    The youngest 10 000 are known.  One round trip for each task that is shown.
+
+    \b
+      kiqctl tasks list
+      kiqctl tasks list --limit 100 --json
+    """
+
+    def look(store: Store) -> list[tuple[str, TaskStatus]]:
+        return [(store.name, status) for status in Task.all(0, page.start + page.size, store=store)]
+
+    looks, missing = read_shards(stores, output, look)
+    every = sorted((each for several in looks for each in several), key=lambda pair: -pair[1].created_at)
+    found, has_several, now = page.of(iter(every)), len(stores) > 1, SystemClock.now()
+    if found:
+        columns = (COLUMNS[0], SHARD_COLUMN, *COLUMNS[1:]) if has_several else COLUMNS
+        rows = [(shard, _row(status, now)) for shard, status in found]
+        output.table(columns, [(row[0], shard, *row[1:]) if has_several else row for shard, row in rows], indent=0)
+    else:
+        output.info("there are no tasks")
+    documents = [{**_as_json(status), **({"shard": shard} if has_several else {})} for shard, status in found]
+    output.document({"tasks": documents, **({"missing": missing} if has_several else {})})
+    ctx.exit(ExitCode.UNEXPECTED if missing else ExitCode.STOPPED)
+
+
+@tasks.command(context_settings=CONTEXT_SETTINGS)
+@click.argument("identifier", metavar="ID")
+@click.option("--status", type=click.Choice(STATUSES), help="show the jobs in this status  [the latest failures]")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="show so many jobs at most")
+@stores_options
+@json_option
+def show(stores: list[Store], output: Output, identifier: str, status: str | None, limit: int) -> None:
+    """Show the whole course of a task: its counts, its times, and its failures with their messages.
+
+    \b
+      kiqctl tasks show 5f0c1d6b7a8e9f0a1b2c3d4e
+      kiqctl tasks show 5f0c1d6b7a8e9f0a1b2c3d4e --status enqueue --json
+    """
+    task, found = _find(stores, output, identifier)
+    events = list(islice(found.failures if status is None else task.events(status), limit))
+    output.print(_described(found, SystemClock.now()))
+    if events:
+        output.table(EVENT_COLUMNS, [_event_row(each) for each in events])
+    output.document({**found.as_json(), "jobs": [each.as_json() for each in events]})
+
+
+@tasks.command(context_settings=CONTEXT_SETTINGS)
+@click.argument("identifier", metavar="ID")
+@click.option("--reason", default="", help="kept with the task")
+@yes_option
+@stores_options
+@json_option
+def cancel(stores: list[Store], output: Output, identifier: str, reason: str, yes: bool) -> None:
+    """Cancel a task and its child tasks: jobs that have not begun are dropped when they would begin.
+
+    Running jobs go on.  Jobs that are scheduled or wait for a retry end when they are due.
+
+    \b
+      kiqctl tasks cancel 5f0c1d6b7a8e9f0a1b2c3d4e --yes
+      kiqctl tasks cancel 5f0c1d6b7a8e9f0a1b2c3d4e --reason "wrong file" --yes --json
+    """
+    task, found = _find(stores, output, identifier)
+    confirm(
+        output, f"cancel the task {clean(found.name)}, of which {pluralize(found.enqueue, 'job')} may begin", yes=yes
+    )
+    if not task.cancel(reason):
+        raise KiqError(f"the task {identifier} is complete; nothing was done")
+    output.info(f"cancelled {clean(found.name)}")
+    output.document({"action": "cancel", "id": identifier, "ok": True})
+
+
+@tasks.command(context_settings=CONTEXT_SETTINGS)
+@click.argument("identifier", metavar="ID")
+@stores_options
+@json_option
+def close(stores: list[Store], output: Output, identifier: str) -> None:
+    """Have a task be complete once its jobs have ended: one that is `open` because its creator died.
+
+    It also pushes callbacks that could not be pushed, once their queue takes them.
+
+    \b
+      kiqctl tasks close 5f0c1d6b7a8e9f0a1b2c3d4e
+      kiqctl tasks close 5f0c1d6b7a8e9f0a1b2c3d4e --json
+    """
+    task, found = _find(stores, output, identifier)
+    task.close()
+    output.info(f"closed {clean(found.name)}: {format_number(found.total)} of {format_number(found.expected)} rows")
+    output.document({"action": "close", "id": identifier, "ok": True})
+
+
+@tasks.command(context_settings=CONTEXT_SETTINGS)
+@click.argument("identifier", metavar="ID")
+@click.argument("jids", metavar="[JID]...", nargs=-1)
+@click.option("--as", "status", type=click.Choice(ENDED_STATUSES), required=True, help="their status")
+@click.option(
+    "--waiting", is_flag=True, help="all jobs that are in `enqueue`: their queue was cleared, or Ruby ran them"
+)
+@click.option("--message", default="", help="kept with each of them")
+@yes_option
+@stores_options
+@json_option
+def mark(
+    stores: list[Store],
+    output: Output,
+    identifier: str,
+    jids: tuple[str, ...],
+    status: str,
+    waiting: bool,
+    message: str,
+    yes: bool,
+) -> None:
+    """Give jobs of a task the status with which they have ended elsewhere.
+
+    For jobs that Ruby ran, and for those that were deleted with their whole queue: the task would wait for them.
+
+    \b
+      kiqctl tasks mark 5f0c1d6b7a8e9f0a1b2c3d4e b4a577edbccf1d805744efa9 --as finish --yes
+      kiqctl tasks mark 5f0c1d6b7a8e9f0a1b2c3d4e --waiting --as error --message "queue cleared" --yes --json
+    """
+    task, found = _find(stores, output, identifier)
+    wanted = list(dict.fromkeys((*jids, *(event.jid for event in task.events("enqueue"))) if waiting else jids))
+    if not wanted:
+        raise KiqError("mark which jobs?  Name them, or pass --waiting; kiqctl tasks show lists them")
+    confirm(output, f"mark {pluralize(len(wanted), 'job')} of {clean(found.name)} as {status}", yes=yes)
+    task.mark(wanted, status, message)
+    output.info(f"marked {pluralize(len(wanted), 'job')}")
+    output.document({"action": "mark", "id": identifier, "status": status, "jids": wanted})
+
+
+def _find(stores: Sequence[Store], output: Output, identifier: str) -> tuple[Task, TaskStatus]:
+    """Return a task of any shard.  Raises TaskEnded."""
+    looks, _ = read_shards(stores, output, partial(_look, identifier))
+    for found in looks:
+        if found is not None:
+            return found
+    raise TaskEnded(identifier, "UNKNOWN")
+
+
+def _look(identifier: str, store: Store) -> tuple[Task, TaskStatus] | None:
+    task = Task.get(identifier, store=store)
+    try:
+        return task, task.status()
+    except TaskEnded:
+        return None
+
+
+def _row(status: TaskStatus, now: float) -> tuple[str, ...]:
+    counts = (status.total, status.enqueue, status.working, status.finish, status.failed, status.error)
+    words = (status.id, status.name, status.state, f"{status.percent:.1f}", *map(format_number, counts))
+    return tuple(map(clean, (*words, ago(status.created_at, now))))
+
+
+def _described(status: TaskStatus, now: float) -> list[str]:
+    """Return the lines about a task."""
+    number: Callable[[int], str] = format_number
+    lines = [
+        f"{status.name}  {status.id}  {status.state}, {status.percent:.1f} % of {pluralize(status.total, 'job')}",
+        f"  class      {status.worker or 'several'}",
+        f"  jobs       {', '.join(f'{number(getattr(status, name))} {name}' for name in STATUSES)}",
+        f"  created    {format_time(status.created_at)} ({ago(status.created_at, now)})",
+    ]
+    if status.is_open:
+        lines.append(
+            f"  open       {number(status.total)} of {number(status.expected)} rows are enqueued, and more are added"
+        )
+    if status.cancelled_at is not None:
+        dropped = f", {number(status.cancelled)} dropped" if status.cancelled else ""
+        lines.append(f"  cancelled  {format_time(status.cancelled_at)}{dropped}  {status.reason}".rstrip())
+    if status.completed_at is not None:
+        took = format_duration(max(0.0, status.completed_at - status.created_at))
+        lines.append(f"  complete   {format_time(status.completed_at)} (after {took})")
+    if status.parent or status.open_children:
+        children = f"waits for {pluralize(status.open_children, 'child task')}" if status.open_children else ""
+        lines.append(
+            "  nested     " + ", ".join(filter(None, (f"in {status.parent}" if status.parent else "", children)))
+        )
+    if status.problem:
+        lines.append(f"  problem    {status.problem}; then: kiqctl tasks close {status.id}")
+    return [clean(line) for line in lines]
+
+
+def _event_row(event: TaskEvent) -> tuple[str, ...]:
+    params = ", ".join(map(json_line, event.params)) if isinstance(event.params, list) else ""
+    return tuple(map(clean, (event.jid, event.status, params, "; ".join(event.messages))))
+
+
+def _as_json(status: TaskStatus) -> dict[str, Any]:
+    document = status.as_json()
+    return {name: value for name, value in document.items() if name != "failures"} | {
+        "created_at": iso_time(status.created_at)
+    }

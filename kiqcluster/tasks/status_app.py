@@ -1,0 +1,73 @@
+"""Status app: a small WSGI application that answers with the status of a task as JSON, for a front end that polls.
+
+GET /tasks/<id>.json    the document of TaskStatus.as_json, in one round trip to Redis
+
+It is mounted in a web framework's routes, or served by itself.  Who knows the id of a task may read it, unless
+`authorize` says otherwise: ids are random, 96 bits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kiqcluster.errors import RedisUnavailable, ReplyLost, TaskEnded
+from kiqcluster.process.runtime import current_setup
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.ruby_json import JSON
+from kiqcluster.store import Store
+from kiqcluster.tasks.task import Task
+
+__all__ = ["status_app"]
+
+PATH = re.compile(r"/tasks/([0-9a-f]{24})\.json")
+RETRY_SECONDS = "2"
+
+Environ = dict[str, Any]
+StartResponse = Callable[[str, list[tuple[str, str]]], Any]
+Application = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+
+def status_app(authorize: Callable[[Environ], bool] | None = None, *, store: Store | None = None) -> Application:
+    """Return the application.
+
+    authorize: called with the environment of each request; False answers 403.  store: with the tasks; None means the
+    configured one, at the first request.
+    """
+
+    def application(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        status, document = _answer(environ, authorize, store)
+        body = ruby_json.encode(document)
+        headers = [
+            ("Content-Type", "application/json"),
+            ("Content-Length", str(len(body))),
+            ("Cache-Control", "no-store"),
+        ]
+        if status.startswith("503"):
+            headers.append(("Retry-After", RETRY_SECONDS))
+        if status.startswith("405"):
+            headers.append(("Allow", "GET, HEAD"))
+        start_response(status, headers)
+        return [b"" if environ.get("REQUEST_METHOD") == "HEAD" else body]
+
+    return application
+
+
+def _answer(
+    environ: Environ, authorize: Callable[[Environ], bool] | None, store: Store | None
+) -> tuple[str, dict[str, JSON]]:
+    """Return status line and document of a request."""
+    if environ.get("REQUEST_METHOD", "GET") not in ("GET", "HEAD"):
+        return "405 Method Not Allowed", {"error": "only GET"}
+    found = PATH.fullmatch(environ.get("PATH_INFO", ""))
+    if found is None:
+        return "404 Not Found", {"error": "ask for /tasks/<id>.json"}
+    if authorize is not None and not authorize(environ):
+        return "403 Forbidden", {"error": "not allowed"}
+    try:
+        return "200 OK", Task(found[1], store or current_setup().current_store()).status().as_json()
+    except TaskEnded:
+        return "404 Not Found", {"error": "there is no such task; it may have expired"}
+    except (RedisUnavailable, ReplyLost):
+        return "503 Service Unavailable", {"error": "Redis does not answer; ask again"}

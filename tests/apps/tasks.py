@@ -1,0 +1,55 @@
+"""Jobs of tasks.  What a callback was told is written to the list `ledger`."""
+
+from __future__ import annotations
+
+import time
+
+from kiqcluster import current_job, job
+from kiqcluster.tasks import NormalFailure, current_task
+from tests.apps.basic import note
+
+FAILED_EVERY, DEAD_EVERY = 7, 11  # rows that fail, and those that die
+
+
+@job(retry=2, retry_in=lambda *_: 0.1, max_retries_after_interruption=-1)
+def handle_row(number: int) -> None:
+    """Takes a moment; some rows fail, some are errors at each try."""
+    running = current_job()
+    assert running is not None
+    running.log(f"row {number}")
+    time.sleep(0.01)
+    if number % DEAD_EVERY == 0:
+        raise ValueError(f"row {number} cannot be read")
+    if number % FAILED_EVERY == 0:
+        raise NormalFailure(f"row {number} has no name")
+
+
+@job(max_retries_after_interruption=-1)
+def split(numbers: list[int]) -> None:
+    """Adds a job for each number, in one step; another try finds that it is done."""
+    task = current_task()
+    assert task is not None
+    if task.status().total == 1:
+        task.add(handle_row, [[number] for number in numbers])
+
+
+@job(queue="callbacks")
+def completed(task: str) -> None:
+    told("completed", task)
+
+
+@job(queue="callbacks")
+def succeeded(task: str) -> None:
+    told("succeeded", task)
+
+
+@job(queue="callbacks")
+def died(task: str) -> None:
+    told("died", task)
+
+
+def told(word: str, task: str) -> None:
+    """Note a callback with what tells one push of it from another, not one run."""
+    running = current_job()
+    assert running is not None
+    note(word, task, running.jid, running.payload["enqueued_at"])

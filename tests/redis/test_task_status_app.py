@@ -1,0 +1,79 @@
+"""The WSGI application with the status of tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kiqcluster import job
+from kiqcluster.process.runtime import Setup
+from kiqcluster.sidekiq.ruby_json import decode
+from kiqcluster.store import Store
+from kiqcluster.tasks import Task, status_app
+from kiqcluster.tasks.status_app import Application
+from tests.kit import RedisServer
+
+
+def ask(app: Application, path: str, method: str = "GET", **environ: Any) -> tuple[int, dict[str, str], Any]:
+    """Return code, headers and document of an answer; None for no body."""
+    answered: list[Any] = []
+    body = b"".join(
+        app(
+            {"PATH_INFO": path, "REQUEST_METHOD": method, **environ},
+            lambda status, headers: answered.extend((int(status.split()[0]), dict(headers))),
+        )
+    )
+    return answered[0], answered[1], decode(body) if body else None
+
+
+@pytest.fixture
+def task(store: Store, setup: Setup) -> Task:
+    @job
+    def handle_row(number: int) -> None: ...
+
+    made = Task.create("import", handle_row, [[1], [2]])
+    made.mark([next(event.jid for event in made.events() if event.params == [2])], "failed", "no name")
+    return made
+
+
+def test_it_answers_with_counts_and_failures(task: Task) -> None:
+    code, headers, document = ask(status_app(), f"/tasks/{task.id}.json")
+
+    assert (code, headers["Content-Type"], headers["Cache-Control"]) == (200, "application/json", "no-store")
+    assert (document["total"], document["enqueue"], document["failed"], document["percent"]) == (2, 1, 1, 50.0)
+    (failure,) = document["failures"]
+    assert (failure["params"], failure["messages"]) == ([2], ["no name"])
+
+
+def test_a_head_has_no_body(task: Task) -> None:
+    code, headers, document = ask(status_app(), f"/tasks/{task.id}.json", "HEAD")
+
+    assert (code, document, int(headers["Content-Length"]) > 100) == (200, None, True)
+
+
+@pytest.mark.parametrize("path", ["/", "/tasks/", "/tasks/x.json", f"/tasks/{'0' * 24}.json", f"/tasks/{'0' * 24}"])
+def test_what_is_not_there_is_not_found(path: str, task: Task) -> None:
+    assert ask(status_app(), path)[0] == 404
+
+
+def test_only_reading_is_allowed(task: Task) -> None:
+    code, headers, _ = ask(status_app(), f"/tasks/{task.id}.json", "POST")
+
+    assert (code, headers["Allow"]) == (405, "GET, HEAD")
+
+
+def test_authorize_decides(task: Task) -> None:
+    app = status_app(authorize=lambda environ: environ.get("REMOTE_USER") == "ann")
+
+    assert ask(app, f"/tasks/{task.id}.json")[0] == 403
+    assert ask(app, f"/tasks/{task.id}.json", REMOTE_USER="ann")[0] == 200
+
+
+def test_it_says_when_redis_is_away(own_server: RedisServer, registry: object) -> None:
+    app = status_app(store=own_server.store())
+    own_server.kill()
+
+    code, headers, document = ask(app, f"/tasks/{'0' * 24}.json")
+
+    assert (code, headers["Retry-After"], "ask again" in document["error"]) == (503, "2", True)

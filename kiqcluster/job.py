@@ -34,6 +34,7 @@ from kiqcluster.errors import InvalidPush, JobDefinitionError
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import Run, current_setup
+from kiqcluster.process.service import run_coroutine
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import DISCARD, KILL, Outcome
 from kiqcluster.sidekiq.payload import Jid
@@ -151,7 +152,8 @@ class Enqueuer(Generic[P, R]):
         returned: list[R] = []
 
         def last() -> Outcome | None:
-            returned.append(perform(*payload["args"]))
+            result = perform(*payload["args"])
+            returned.append(run_coroutine(result) if definition.is_async else result)
             return None
 
         current_setup().server_middleware.invoke(run, last)

@@ -87,6 +87,7 @@ def define(
         retries_exhausted=checked.get("retries_exhausted"),
         interruptions_exhausted=checked.get("interruptions_exhausted"),
         local={key: value for key, value in checked.items() if not OPTIONS[key].on_wire},
+        is_async=inspect.iscoroutinefunction(getattr(target, "perform", target)),
     )
     if is_active_job:
         definition = definition.with_envelope()
@@ -160,11 +161,7 @@ def _check_signature(
     name: str, signature: inspect.Signature, target: Any, refused: Collection[inspect._ParameterKind]
 ) -> None:
     perform = getattr(target, "perform", target)
-    if inspect.iscoroutinefunction(perform):
-        raise JobDefinitionError(
-            f"{name} is async, which workers do not run yet; call asyncio.run(…) in an ordinary function"
-        )
-    if inspect.isgeneratorfunction(perform):
+    if inspect.isgeneratorfunction(perform) or inspect.isasyncgenfunction(perform):
         raise JobDefinitionError(f"{name} has a yield in it, so calling it would run nothing; return instead")
     for parameter in signature.parameters.values():
         if parameter.kind in refused:

@@ -48,6 +48,7 @@ class Definition:
     interruptions_exhausted: Callable[..., Any] | None = None
     local: Mapping[str, Any] = field(default_factory=dict)  # options that are not written to the payload
     enveloped: Definition | None = None
+    is_async: bool = False  # perform is a coroutine function
     fewest: int = field(init=False)  # arguments that perform takes, so that the hot path compares two numbers
     most: int = field(init=False)
     has_timeout: bool = field(init=False)  # features/timeouts

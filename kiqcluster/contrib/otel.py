@@ -14,7 +14,7 @@ Never: imported by the rest of the package, which passes the keys on and knows n
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
@@ -149,14 +149,28 @@ class ProcessSpans:
             begun = self._begin(run)
         if begun is None:
             return proceed()
-        span, context = begun
+        with self._around(run, *begun):
+            return proceed()
+
+    async def acall(self, run: Run, proceed: Callable[[], Awaitable[Outcome | None]]) -> Outcome | None:
+        """Do the same around an async job."""
+        begun = None
+        with NO_OP:
+            begun = self._begin(run)
+        if begun is None:
+            return await proceed()
+        with self._around(run, *begun):
+            return await proceed()
+
+    @contextmanager
+    def _around(self, run: Run, span: Span, context: Context) -> Iterator[None]:
         self._open.add(span)
         try:
             with _running(span, context):
                 with NO_OP:
                     _mark(span, run.payload, "created_at")
                     _mark(span, run.payload, "enqueued_at")
-                return proceed()
+                yield
         finally:
             self._open.discard(span)
 

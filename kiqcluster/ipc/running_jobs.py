@@ -2,7 +2,9 @@
 
 The supervisor creates it before the fork, and it outlives the child.  After any death the supervisor knows exactly
 which units were running: for the death report, and because only one of these can have killed the process.
-1. start, finish   processors, for each unit: every job pays for the time that this takes
+1. start, finish   processors, for each unit: every job pays for the time that this takes; async jobs have records of
+                   their own, behind those of the processors
+   step            the event loop: which async job runs now, the others wait
 2. stamp           main thread of the child, once a second: since when each unit runs
 3. limit           processors, for a unit with a timeout_hard: its seconds
 4. thread          processors, once: their thread, as the kernel numbers it
@@ -27,18 +29,23 @@ RECORD_BYTES = TOKEN_BYTES + HEAD_BYTES + TAIL_BYTES  # of one processor: length
 STAMP = Struct(f"<d{TOKEN_BYTES}p")  # start in epoch seconds, token
 SECONDS = Struct("<d")
 THREAD = Struct("<q")
+NUMBER = Struct("<i")
 TIMED_OUT = ":timed-out"  # behind a token: the unit ran for longer than its timeout_hard, and its process was killed
 CLASS, JID = (re.compile(rb'"%s":"([^"\\]{1,200})"' % name) for name in (b"class", b"jid"))
 
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A job that a processor runs, or ran when its process died.  since: epoch seconds, to the second."""
+    """A job that a processor runs, or ran when its process died.  since: epoch seconds, to the second.
+
+    is_waiting: an async job that was not the last one to run on the event loop.
+    """
 
     token: str
     jid: str
     name: str
     since: float
+    is_waiting: bool = False
 
     def as_json(self, now: float) -> dict[str, object]:
         """Return the form that pages and events show.  now: epoch seconds."""
@@ -46,15 +53,23 @@ class RunningJob:
 
 
 class RunningJobs:
-    """An anonymous shared mapping with one record per processor.  Each record has one writer."""
+    """An anonymous shared mapping with one record per processor, and for each job of the event loop.
 
-    def __init__(self, processors: int) -> None:
-        self._processors = processors
-        self._stamps_at = processors * RECORD_BYTES
-        self._limits_at = self._stamps_at + processors * STAMP.size
-        self._has_limits_at = self._limits_at + processors * STAMP.size
+    Each record has one writer.  processors: how many of the records are theirs.
+    """
+
+    def __init__(self, processors: int, async_places: int = 0) -> None:
+        self.processors = processors
+        self.async_places = async_places
+        records = processors + async_places
+        self._stamps_at = records * RECORD_BYTES
+        self._limits_at = self._stamps_at + records * STAMP.size
+        self._has_limits_at = self._limits_at + records * STAMP.size
         self._threads_at = self._has_limits_at + 1
-        self._memory = mmap.mmap(-1, self._threads_at + processors * THREAD.size + SECONDS.size)
+        self._last_step_at = self._threads_at + records * THREAD.size
+        self._used_at = self._last_step_at + NUMBER.size
+        self._memory = mmap.mmap(-1, self._used_at + NUMBER.size + SECONDS.size)
+        self._record_used(processors)
 
     def start(self, processor: int, token: str, payload: bytes = b"") -> None:
         """Record that a processor runs a unit.  The length is written last: a reader never sees half a token."""
@@ -72,6 +87,16 @@ class RunningJobs:
         """Record that a processor runs nothing."""
         self._memory[processor * RECORD_BYTES] = 0
 
+    def start_async(self, record: int, token: str, payload: bytes) -> None:
+        """Record that the event loop runs a unit.  Readers look no further than to the last record that was used."""
+        if record >= self._used():
+            self._record_used(record + 1)
+        self.start(record, token, payload)
+
+    def step(self, record: int) -> None:
+        """Record that an async job runs until it waits again."""
+        NUMBER.pack_into(self._memory, self._last_step_at, record)
+
     def limit(self, processor: int, token: str, seconds: float) -> None:
         """Record for how long the unit may run that a processor runs."""
         STAMP.pack_into(self._memory, self._limits_at + processor * STAMP.size, seconds, token.encode())
@@ -82,7 +107,7 @@ class RunningJobs:
         if not self._memory[self._has_limits_at]:
             return {}
         found = {}
-        for processor in range(self._processors):
+        for processor in range(self._used()):
             seconds, token = STAMP.unpack_from(self._memory, self._limits_at + processor * STAMP.size)
             at = processor * RECORD_BYTES
             length = self._memory[at] % CUT
@@ -95,10 +120,11 @@ class RunningJobs:
         THREAD.pack_into(self._memory, self._threads_at + processor * THREAD.size, number)
 
     def threads(self) -> dict[str, int]:
-        """Return token → thread of the units that run."""
+        """Return token → thread of the units that run; of async jobs the one whose step was the last."""
         return {
             token: THREAD.unpack_from(self._memory, self._threads_at + processor * THREAD.size)[0]
             for processor, token, _ in self._units()
+            if not self._is_waiting(processor)
         }
 
     def stamp(self, now: float, running: Iterable[tuple[int, str, float]]) -> None:
@@ -115,13 +141,14 @@ class RunningJobs:
         """Return these units with their class, jid and start."""
         (now,) = SECONDS.unpack_from(self._memory, len(self._memory) - SECONDS.size)
         return [
-            RunningJob(token, *detail, self._since(processor, token, now)) for processor, token, detail in self._units()
+            RunningJob(token, *detail, self._since(processor, token, now), self._is_waiting(processor))
+            for processor, token, detail in self._units()
         ]
 
     def clear(self, keep: Collection[str] = ()) -> None:
         """Clear the records of all processors, but those of these tokens."""
         kept = {processor for processor, token, _ in self._units() if token in keep}
-        for processor in range(self._processors):
+        for processor in range(self._used()):
             if processor not in kept:
                 self.finish(processor)
 
@@ -130,7 +157,7 @@ class RunningJobs:
 
     def _units(self) -> Iterator[tuple[int, str, tuple[str, str]]]:
         """Yield processor, token, and (jid, class).  A unit that starts during the read is left out."""
-        for processor in range(self._processors):
+        for processor in range(self._used()):
             at = processor * RECORD_BYTES
             length = self._memory[at]
             if length:
@@ -139,6 +166,17 @@ class RunningJobs:
                 raw = self._memory[token_ends_at : at + RECORD_BYTES]
                 if self._memory[at] == length and self._memory[at + 1 : token_ends_at] == encoded:
                     yield processor, encoded.decode(errors="replace"), _named(raw, is_cut=length >= CUT)
+
+    def _is_waiting(self, record: int) -> bool:
+        return record >= self.processors and NUMBER.unpack_from(self._memory, self._last_step_at)[0] != record
+
+    def _used(self) -> int:
+        """Return how many records were used: memory that nobody has looked at costs nothing."""
+        (used,) = NUMBER.unpack_from(self._memory, self._used_at)
+        return int(used)
+
+    def _record_used(self, records: int) -> None:
+        NUMBER.pack_into(self._memory, self._used_at, records)
 
     def _since(self, processor: int, token: str, now: float) -> float:
         since, stamped = STAMP.unpack_from(self._memory, self._stamps_at + processor * STAMP.size)

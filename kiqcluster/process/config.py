@@ -131,6 +131,7 @@ class Config:
     concurrency: int | None = setting(None, "threads of each worker process", short="-c", metavar="N")
     min_concurrency: int = setting(5, "fewest threads, when -c is not given", metavar="N")
     max_concurrency: int = setting(20, "most threads, when -c is not given; 0 = no limit", metavar="N")
+    async_concurrency: int = setting(1_000, "async jobs that each worker process runs at once", metavar="N")
     timeout: float = setting(
         25.0, "seconds that running jobs get at a stop, before they are put back", short="-t", metavar="SECONDS"
     )
@@ -326,10 +327,8 @@ def _numbers(config: Config) -> tuple[tuple[bool, str], ...]:
     """Return whether each number is in its range, and the complaint if it is not."""
     return (
         (config.concurrency is None or config.concurrency >= 1, "concurrency must be at least 1"),
-        (
-            config.min_concurrency >= 0 and config.max_concurrency >= 0,
-            "min_concurrency and max_concurrency cannot be negative",
-        ),
+        (1 <= config.async_concurrency <= 100_000, "async_concurrency must be between 1 and 100 000"),
+        (min(config.min_concurrency, config.max_concurrency) >= 0, "min_concurrency and max_concurrency: 0 or more"),
         (config.timeout > 0, "timeout must be more than 0 seconds"),
         (config.boot_timeout > 0, "boot_timeout must be more than 0 seconds"),
         (config.bake_time >= 0, "bake_time cannot be negative; 0 = none"),

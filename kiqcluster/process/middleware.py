@@ -3,12 +3,16 @@
 A server middleware is `(run, proceed) -> Outcome | None`, a client middleware `(push, proceed) -> Push | None`.
 It calls `proceed()` once and returns the result; a client middleware that returns None stops the push.
 A middleware given as a class is instantiated once, when it is added.
+
+An async job goes through the method `acall` of a server middleware, a coroutine function of the same arguments, where
+`proceed()` is awaited.  If any has none, the job runs inside of all `__call__` of a thread that waits for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Generic, TypeVar
 
 from kiqcluster.errors import UsageError
 
@@ -88,6 +92,22 @@ class Chain(Generic[Subject, Result]):
 
         return step(0)
 
+    def is_async(self) -> bool:
+        """Return whether all of it has `acall`, or there is none."""
+        return all(hasattr(middleware, "acall") for middleware in self.stack)
+
+    async def ainvoke(self, subject: Subject, last: Callable[[], Awaitable[Result]]) -> Result:
+        """Run the middleware around `last`, which is awaited; return the result of the outermost."""
+        stack: tuple[Any, ...] = self.stack
+
+        async def step(at: int) -> Result:
+            if at == len(stack):
+                return await last()
+            returned: Result = await stack[at].acall(subject, lambda: step(at + 1))
+            return returned
+
+        return await step(0)
+
     def _find(self, wanted: object) -> int:
         for at, middleware in enumerate(self.stack):
             if middleware is wanted or type(middleware) is wanted:
@@ -100,4 +120,10 @@ class Chain(Generic[Subject, Result]):
 
 
 def _instantiate(middleware: Middleware[Subject, Result]) -> Middleware[Subject, Result]:
-    return middleware() if isinstance(middleware, type) else middleware
+    made = middleware() if isinstance(middleware, type) else middleware
+    if inspect.iscoroutinefunction(made) or inspect.iscoroutinefunction(type(made).__call__):
+        raise UsageError(
+            f"{middleware!r} is a coroutine function, which jobs in threads cannot call; write a class with __call__ "
+            "for these, and with async def acall for async jobs"
+        )
+    return made

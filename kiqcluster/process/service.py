@@ -1,15 +1,23 @@
-"""Service: a thread with a name, a stop event and a join with a deadline.  Every thread of a worker is one."""
+"""Service: a thread with a name, a stop event and a join with a deadline.  Every thread of a worker is one.
+
+run_coroutine  runs a coroutine to its end where there is no event loop for it: `perform_inline`, and jobs of tests
+beside_loops   calls a function in a thread of its own if this one runs a loop
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import copy_context
+from typing import Any, Generic, TypeVar
 
 from kiqcluster.ipc.forks import exit_forked_children
 
-__all__ = ["NoThread", "OnCrash", "Service", "thread_stacks"]
+__all__ = ["NoThread", "OnCrash", "Service", "beside_loops", "run_coroutine", "thread_stacks"]
+
+T = TypeVar("T")
 
 
 OnCrash = Callable[[str, Exception], None]  # called with a service's name and the error that ended it
@@ -117,3 +125,59 @@ def thread_stacks(doings: Mapping[str, str] | None = None) -> str:
         doing = f": {doings[name]}" if doings and name in doings else ""
         stacks.append(f"--- {name}{doing}\n{lines}")
     return "\n".join(stacks)
+
+
+def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a loop of its own; return what it returns.  It sees the caller's context variables."""
+    import asyncio  # most processes need none
+
+    return beside_loops(lambda: asyncio.run(coroutine))
+
+
+def beside_loops(run: Callable[[], T]) -> T:
+    """Call run in this thread, or in a new thread if this one runs an event loop.
+
+    A worker's threads have no loop, and a job may call asyncio.run, which refuses to run within another.
+    """
+    __tracebackhide__ = True
+    if not _is_in_loop():
+        return run()
+    aside = _Aside(run)
+    aside.start()
+    aside.join(threading.TIMEOUT_MAX)  # an ordinary call has no time limit either
+    return aside.returned()
+
+
+def _is_in_loop() -> bool:
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return False
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+class _Aside(Service, Generic[T]):
+    """Calls a function in a thread, with the caller's context variables."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        super().__init__("jobs beside a loop", lambda _name, _error: None)
+        self._function = function
+        self._context = copy_context()
+        self._returned: list[T] = []
+        self._raised: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._returned.append(self._context.run(self._function))
+        except BaseException as error:  # noqa: BLE001  # raised again in the caller
+            self._raised = error
+
+    def returned(self) -> T:
+        """Return the function's result, or raise its exception."""
+        __tracebackhide__ = True
+        if self._raised is not None:
+            raise self._raised
+        return self._returned[0]

@@ -146,7 +146,7 @@ class OrderHandler(ProcessObserver):
         """Begin to stop; a second call can only bring the end nearer.  Nothing is respawned from here on."""
         by = self._clock.monotonic() + seconds + STOP_GRACE_SECONDS
         if self._state.stop_by is not None and by >= self._state.stop_by:
-            running = sum(len(child.running_jobs.tokens()) for _, child in self._processes.children())
+            running = sum(len(child.running_jobs.jobs()) for _, child in self._processes.children())
             self._events.emit("cluster_waits", signal=name, running=running)
             return
         self._state.stop_by = by

@@ -71,7 +71,7 @@ class Spawner:
         """Start a process.  Raises OSError and ApplicationError; then there is none."""
         now = self._clock.monotonic()
         with ExitStack() as shared:
-            running_jobs = RunningJobs(slot.plan.concurrency)
+            running_jobs = RunningJobs(slot.plan.concurrency, config.async_concurrency)
             shared.callback(running_jobs.close)
             stacks = ThreadStacks()
             shared.callback(stacks.close)

@@ -14,8 +14,9 @@ from typing import Any
 from kiqcluster.client.client import Client
 from kiqcluster.job import Enqueuer, Job
 from kiqcluster.process.runtime import current_setup
+from kiqcluster.process.service import beside_loops
 from kiqcluster.testing.memory import Fake
-from kiqcluster.testing.running import beside_loops, perform
+from kiqcluster.testing.running import perform
 
 __all__ = ["run_twice"]
 

@@ -25,6 +25,7 @@ from kiqcluster.errors import UsageError
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.delivery import Ready
 from kiqcluster.process.runtime import current_setup
+from kiqcluster.process.service import beside_loops
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Interrupted, Outcome, Requeue, Retry
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
@@ -39,7 +40,7 @@ from kiqcluster.testing.jobs import (
     listed,
     name_of,
 )
-from kiqcluster.testing.running import beside_loops, perform
+from kiqcluster.testing.running import perform
 
 __all__ = ["MAX_RUNS", "Fake", "Inline"]
 

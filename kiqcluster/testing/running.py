@@ -6,30 +6,24 @@ Nothing is written, and no Redis is needed.
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable
-from contextvars import copy_context
 from dataclasses import replace
 from random import Random
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from kiqcluster.application.registry import current_registry
 from kiqcluster.errors import RetryError
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime, current_setup
-from kiqcluster.process.service import Service
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.store.engine.units import Unit
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_run import JobRun
 
-__all__ = ["beside_loops", "perform"]
+__all__ = ["perform"]
 
-T = TypeVar("T")
 JOB_ERROR_CONTEXTS = ("job", "malformed payload")  # contexts in which error handlers are called for them
-NO_TIMEOUT = threading.TIMEOUT_MAX  # an ordinary call has no time limit either
 SEED = 0  # of the jitter of retries, so that every run of a test has the same times
 
 
@@ -57,6 +51,7 @@ def perform(raw: bytes, queue: str) -> tuple[Outcome, BaseException | None]:
     execution = Execution(runtime, current_registry(), JobMetrics(1, list), threading.Event())
     run = JobRun(Unit(queue, raw, token="", identity=""), runtime.clock.now())
     outcome = execution.execute(run)
+    assert outcome is not None, "it had no event loop to leave the job to"
     if not raised and isinstance(run.failure, RetryError):
         raised.append(run.failure)  # of which no handler is told
     if not raised:
@@ -71,43 +66,3 @@ def _original(error: Exception) -> BaseException:
     """Return the exception that a job raised, if handlers received another one in its place."""
     cause = error.__cause__
     return cause if type(error) is RuntimeError and cause is not None and not isinstance(cause, Exception) else error
-
-
-def beside_loops(run: Callable[[], T]) -> T:
-    """Call run in this thread, or in a new thread if this one runs an event loop.
-
-    A worker's threads have no loop, and a job may call asyncio.run, which refuses to run within another.
-    """
-    __tracebackhide__ = True
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return run()
-    aside = _Aside(run)
-    aside.start()
-    aside.join(NO_TIMEOUT)
-    return aside.returned()
-
-
-class _Aside(Service, Generic[T]):
-    """Calls a function in a thread, with the caller's context variables."""
-
-    def __init__(self, function: Callable[[], T]) -> None:
-        super().__init__("jobs of a test", lambda _name, _error: None)
-        self._function = function
-        self._context = copy_context()
-        self._returned: list[T] = []
-        self._raised: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._returned.append(self._context.run(self._function))
-        except BaseException as error:  # noqa: BLE001  # raised again in the caller
-            self._raised = error
-
-    def returned(self) -> T:
-        """Return the function's result, or raise its exception."""
-        __tracebackhide__ = True
-        if self._raised is not None:
-            raise self._raised
-        return self._returned[0]

@@ -4,6 +4,7 @@ Threads, from birth to death:
 main         child.py                  signals, the socket to the supervisor, one beat a second
 manager      run/manager.py            wakeups of idle queues, overdue outcomes, dead processors
 processor/N  run/processor.py          take a unit → execute → outcome; flushes and reserves when nothing is left
+async        run/async_processor.py    the event loop of async jobs
 poller       maintenance/poller.py     due entries of the schedule and retry set → queues
 heartbeat    heartbeat.py              Sidekiq's process registry, remote signals, new queues
 recovery     maintenance/recovery.py   units of dead processes → queues
@@ -11,6 +12,6 @@ job log      run/job_log.py            lines of jobs that have ended
 
 Read in this order: child with child_spec and redis_wait, launcher with leaving, run/ (manager, processor, execution,
 decision, retry), fetch/ (fetch, coordinator).  Then maintenance/ (poller, recovery), heartbeat with process_entry and
-fleet_checks, inbox, identity, memory, metrics/.  Last orphan_alarm, descriptors and exit_handlers: faults that a
-process meets inside.
+fleet_checks, job_watch, inbox, identity, memory, metrics/.  Last orphan_alarm, descriptors and exit_handlers: faults
+that a process meets inside.
 """

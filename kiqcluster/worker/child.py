@@ -158,7 +158,7 @@ class Child:
         self._channel.send("ready", queues=list(order.weights), concurrency=spec.concurrency, pss=pss)
         redis_wait.report_end()
         self._descriptors = self._own_descriptors()
-        self._launcher.stamp_running_jobs()
+        self._launcher.watch_jobs()
         self._alarm.set(spec.config.silence_timeout)  # the first job may take the interpreter for ever
         self._launcher.start()
         self._events.emit("worker_ready", concurrency=spec.concurrency, queues=describe_queues(order.weights))
@@ -329,7 +329,7 @@ class Child:
             self._stop_without_descriptors(lost)
         if self._stopping.at is None:  # a stop has a deadline of its own
             self._alarm.set(self._spec.config.silence_timeout)
-        self.launcher.stamp_running_jobs()
+        self.launcher.watch_jobs()
         self.launcher.restart_crashed_services()
         busy, occupied, progress = self.launcher.busy(), self.launcher.occupied(), self.launcher.progress()
         (progress_before, occupied_before), self._last_beat = self._last_beat, (progress, occupied)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kiqcluster.application.registry import Registry
 from kiqcluster.control.control_messages import Message
@@ -24,7 +24,7 @@ from kiqcluster.errors import RedisRefused, StoreError
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.features.strikes import STRIKES
 from kiqcluster.ipc.running_jobs import RunningJobs
-from kiqcluster.process.runtime import JobContext, Runtime
+from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
 from kiqcluster.sidekiq import routing
 from kiqcluster.sidekiq.outcome import Deferred, Retry
@@ -40,6 +40,7 @@ from kiqcluster.worker.fetch.queue_order import QueueOrder, describe_queues
 from kiqcluster.worker.fetch.wakeups import Wakeups
 from kiqcluster.worker.heartbeat import Heartbeat, HeartbeatCallbacks
 from kiqcluster.worker.identity import ProcessFingerprint, new_member
+from kiqcluster.worker.job_watch import JobWatch
 from kiqcluster.worker.leaving import LAST_STEP_SECONDS, leave
 from kiqcluster.worker.maintenance.cron_sync import CronSync
 from kiqcluster.worker.maintenance.cron_ticks import CronTicks
@@ -54,11 +55,13 @@ from kiqcluster.worker.run.begins import Begins
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.feature_rows import RowsAhead
 from kiqcluster.worker.run.job_log import JobLog
-from kiqcluster.worker.run.job_run import JobRun
 from kiqcluster.worker.run.manager import Manager
 from kiqcluster.worker.run.overflow import Overflow
 from kiqcluster.worker.run.processor import Processor
 from kiqcluster.worker.run.timed_out import TimedOutUnits
+
+if TYPE_CHECKING:
+    from kiqcluster.worker.run.async_processor import AsyncProcessor
 
 __all__ = ["Callbacks", "Launcher"]
 
@@ -91,7 +94,6 @@ class Launcher:
         self._runtime = runtime
         self._shared_jobs = shared_jobs
         self._stopping = Event()
-        self._is_quiet = False
         fencing = Fencing(runtime.clock, runtime.config.recover_after)
         self._on_member = partial(_begin_membership, fencing, callbacks.on_member)
         self._metrics = WorkerMetrics(
@@ -112,7 +114,9 @@ class Launcher:
             on_due=self._expect_due,
             end_run=begins.end,
         )
-        self._manager = self._make_manager(concurrency, make_execution)
+        async_processor = self._make_async_processor(registry, make_execution)
+        self._manager = self._make_manager(concurrency, make_execution, async_processor)
+        self._watch = JobWatch(runtime, self._manager, shared_jobs)
         self._recovery = self._make_recovery(fingerprint, fencing, callbacks.on_recovered, make_execution)
         self._execution_metrics = ExecutionMetricsWriter(
             runtime, runtime.store.keys, self._metrics.jobs.executions, self._identity()
@@ -123,7 +127,7 @@ class Launcher:
 
     @property
     def is_quiet(self) -> bool:
-        return self._is_quiet
+        return self._fetch.is_quiet
 
     @property
     def is_connected(self) -> bool:
@@ -174,9 +178,8 @@ class Launcher:
 
     def quiet(self) -> None:
         """Fetch no more.  Reversible."""
-        if self._is_quiet:
+        if self.is_quiet:
             return
-        self._is_quiet = True
         returned = self._fetch.quiet()
         self._heartbeat.beat_soon()
         self._runtime.events.emit("worker_quiet", returned=returned)
@@ -184,9 +187,8 @@ class Launcher:
 
     def resume(self) -> None:
         """End a quiet."""
-        if not self._is_quiet or self._stopping.is_set():
+        if not self.is_quiet or self._stopping.is_set():
             return
-        self._is_quiet = False
         self._fetch.resume()
         self._heartbeat.beat_soon()
         self._runtime.events.emit("worker_resumed")
@@ -228,7 +230,7 @@ class Launcher:
 
         At most one for each thread: Redis may take long to take back what was fetched ahead.
         """
-        return min(self.running(), len(self._manager.processors)) if self._is_quiet else self.busy()
+        return min(self.running(), self._manager.places()) if self.is_quiet else self.busy()
 
     def tally(self) -> dict[str, float]:
         """Return the fields of a beat to the supervisor: counts since the start, and the units of this moment."""
@@ -248,21 +250,9 @@ class Launcher:
         """Publish the supervisor's state."""
         self._heartbeat.publish_cluster(state)
 
-    def stamp_running_jobs(self) -> None:
-        """Have the supervisor know since when everything runs."""
-        found = [(each.number, each.running) for each in self._manager.processors]
-        stamps = [(number, run.unit.token, run.since) for number, run in found if run is not None]
-        self._shared_jobs.stamp(self._runtime.clock.now(), stamps)
-        for _, run in found:
-            if run is not None and not run.is_overdue and run.context is not None and run.context.timed_out:
-                self._report_overdue(run, run.context)
-
-    def _report_overdue(self, run: JobRun, context: JobContext) -> None:
-        """Log once that a job goes on although its `timeout` is over."""
-        run.is_overdue = True
-        limit = 0.0 if context.time_limit is None else context.time_limit.seconds
-        elapsed = self._runtime.clock.now() - run.since
-        self._runtime.events.emit("job_overdue", name=context.name, jid=context.jid, elapsed=elapsed, limit=limit)
+    def watch_jobs(self) -> None:
+        """Have the supervisor know since when everything runs, and the log which jobs take too long."""
+        self._watch.look()
 
     def publish_busy(self) -> None:
         """Publish how many jobs run, before the next beat is due."""
@@ -331,15 +321,29 @@ class Launcher:
             [definition.local.get("max_retries_after_interruption") for definition in registry],
         )
 
-    def _make_manager(self, concurrency: int, make_execution: MakeExecution) -> Manager:
+    def _make_manager(
+        self, concurrency: int, make_execution: MakeExecution, async_processor: AsyncProcessor | None
+    ) -> Manager:
         clock, waits = self._runtime.clock, self._fetch.hand_lists
         wakeups = Wakeups(self._runtime.store, clock, (waits.wait_seconds, waits.grace_seconds))
-        make = partial(self._make_processor, make_execution)
-        return Manager(concurrency, self._fetch, wakeups, clock, make, self._on_service_crash)
+        make = partial(self._make_processor, make_execution, async_processor)
+        return Manager(concurrency, self._fetch, wakeups, clock, make, self._on_service_crash, async_processor)
 
-    def _make_processor(self, make_execution: MakeExecution, number: int) -> Processor:
-        execution = make_execution(on_limit=partial(self._shared_jobs.limit, number))
-        return Processor(number, self._fetch, execution, self._shared_jobs, self._runtime.clock, self._on_service_crash)
+    def _make_async_processor(self, registry: Registry, make_execution: MakeExecution) -> AsyncProcessor | None:
+        """Return what runs async jobs, None if there are none: then nothing of it is imported."""
+        if not any(definition.is_async for definition in registry):
+            return None
+        from kiqcluster.worker.run.async_processor import AsyncProcessor  # it imports asyncio
+
+        parts = (self._shared_jobs, self._runtime.clock, self._on_service_crash)
+        return AsyncProcessor(self._fetch.hand_in, make_execution(), *parts)
+
+    def _make_processor(
+        self, make_execution: MakeExecution, async_jobs: AsyncProcessor | None, number: int
+    ) -> Processor:
+        execution = make_execution(on_limit=partial(self._shared_jobs.limit, number), async_jobs=async_jobs)
+        parts = (self._shared_jobs, self._runtime.clock, self._on_service_crash, async_jobs)
+        return Processor(number, self._fetch, execution, *parts)
 
     def _expect_due(self, outcome: Retry | Deferred) -> None:
         """Have the poller know of a job that becomes due again."""
@@ -380,7 +384,7 @@ class Launcher:
             identity=self._identity,
             running=self._manager.running_by_thread,
             busy=self.occupied,
-            is_quiet=lambda: self._is_quiet,
+            is_quiet=lambda: self.is_quiet,
             queues=lambda: (self.order.weights, self.order.mode),
             concurrency=concurrency,
             tag=self._runtime.config.known_tag(),
@@ -429,9 +433,7 @@ class Launcher:
 
     def running_by_thread_name(self) -> dict[str, str]:
         """Return a description of each thread's job, by thread name: class, jid, and for how long it has run."""
-        now = self._runtime.clock.now()
-        found = ((each.thread_name, each.running) for each in self._manager.processors)
-        return {name: run.describe(now) for name, run in found if run is not None}
+        return self._manager.running_by_thread_name()
 
     def _on_service_crash(self, service: str, error: Exception) -> None:
         self._runtime.events.emit("service_crashed", service=service, error=error)

@@ -1,7 +1,7 @@
 """Leaving: returns the units of a worker to Redis at its end.
 
 Runs in: the worker's main thread, after processors were asked to stop.
-1. report    which jobs still run
+1. cancel    async jobs that still run, and report which others do
 2. leave     settle, put back the units that still run, end the membership; again while Redis is away
 3. give up   others recover the units of this process, like those of the dead (R7)
 """
@@ -20,6 +20,7 @@ from kiqcluster.worker.run.manager import Manager
 __all__ = ["LAST_STEP_SECONDS", "leave"]
 
 MAX_LEAVE_SECONDS, LEAVE_RETRY_SECONDS = 4.0, 0.1  # while Redis does not answer; between tries
+CANCEL_SECONDS = 0.5  # that async jobs get to end once they are cancelled
 LAST_STEP_SECONDS = 1.5  # for each of the last steps; they must fit into the supervisor's grace
 NEVER_SET = Event()  # to wait on between tries
 
@@ -32,9 +33,11 @@ def leave(
     is_requested, timed_out: see Launcher.finish_stop.
     """
     until = runtime.clock.monotonic() + MAX_LEAVE_SECONDS
+    if is_requested:
+        manager.cancel(CANCEL_SECONDS)
     running = [each.unit for each in manager.running()]
     interrupted = manager.interrupt(timed_out) if is_requested else []
-    suspects = [] if is_requested else [unit.token for unit in running]
+    suspects = [] if is_requested else [run.unit.token for run in manager.suspects()]
     if running:
         event = "worker_interrupted" if is_requested else "stop_unasked"
         jids = ", ".join(peek(unit.payload)[1] for unit in running)

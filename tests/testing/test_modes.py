@@ -367,3 +367,36 @@ def test_the_mode_of_a_registry_and_set_up_of_ones_own_is_its_own() -> None:
         mine = current_fake()
         with using_registry(Registry()):
             assert current_fake() is mine
+
+
+class TestAsyncJobs:
+    def test_they_run_when_the_queues_are_drained(self) -> None:
+        seen: list[str] = []
+
+        @job
+        async def greet(name: str) -> None:
+            running = await asyncio.to_thread(current_job)
+            seen.append(f"{name} {running and running.name}")
+
+        with fake():
+            greet.perform_async("Ada")
+            drain()
+
+        assert seen == ["Ada greet"]
+
+    def test_they_run_inline_also_within_a_loop(self) -> None:
+        @job
+        async def double(number: int) -> int:
+            await asyncio.to_thread(seen.append, number)
+            return 2 * number
+
+        seen: list[int] = []
+
+        async def caller() -> object:
+            double.perform_async(1)
+            return double.perform_inline(2)
+
+        with inline():
+            assert asyncio.run(caller()) == 4
+
+        assert seen == [1, 2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -445,17 +445,19 @@ class TestRefused:
             with pytest.raises(InvalidArguments, match="sample was not enqueued"):
                 wrong()
 
-    def test_async_jobs_which_would_never_run(self) -> None:
+    def test_async_generators_which_would_never_run(self) -> None:
         def function() -> None:
             @job()
-            async def broken() -> None: ...
+            async def broken() -> AsyncIterator[int]:
+                yield 1
 
         def method() -> None:
             class Broken(Job):
-                async def perform(self) -> None: ...
+                async def perform(self) -> AsyncIterator[int]:
+                    yield 1
 
-        assert "async" in refusal(function)
-        assert "async" in refusal(method)
+        assert "yield" in refusal(function)
+        assert "yield" in refusal(method)
 
     @pytest.mark.parametrize(
         ("option", "value"),

@@ -101,6 +101,11 @@ WORDING: dict[str, tuple[int, str]] = {
     "job_deferred": (logging.INFO, "put off for {seconds:.3f} s: {reason}"),
     "job_parked": (logging.INFO, "not run, parked until {limit} has a place"),
     "job_interrupted": (logging.INFO, "gave way after {elapsed:.3f} s; it runs again"),
+    "event_loop_blocked": (
+        logging.WARNING,
+        "{name} {jid} blocks the event loop for {seconds:.0f} s: all other async jobs of this process wait; have it "
+        "await what it waits for, or call asyncio.to_thread(…)",
+    ),
     "job_overdue": (
         logging.WARNING,
         "{name} {jid} has run for {elapsed:.1f} s and goes on, although its timeout is {limit:g} s; check "

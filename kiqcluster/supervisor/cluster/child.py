@@ -210,7 +210,7 @@ class Child:
 
     def suspects(self, running: Sequence[RunningJob]) -> tuple[str, ...]:
         """Return the tokens of the jobs that are to blame for its death; with TIMED_OUT, of those that have failed."""
-        tokens = [each.token for each in running]
+        tokens = [each.token for each in running if not each.is_waiting]
         was_ended = self.ending.kill_reason in (JOB_TIMEOUT, "overdue")
         has_gone = (
             bool(self.ending.stop_reason == JOB_TIMEOUT and self.ending.timed_out) and not self.ending.kill_reason
@@ -219,7 +219,7 @@ class Child:
             self.ending.timed_out
         ):  # it went by itself, and Redis has not taken its units
             was_ended = True
-        timed_out = [token + TIMED_OUT for token in tokens if was_ended and token in self.ending.timed_out]
+        timed_out = [each.token + TIMED_OUT for each in running if was_ended and each.token in self.ending.timed_out]
         if self.ending.kill_reason == JOB_TIMEOUT:  # the overdue job may have ended meanwhile
             return (*timed_out, *(token for token in tokens if token in self.ending.holders))
         return tuple(timed_out or [token for token in tokens if self.ending.blamed_token in ("", token)])

@@ -122,7 +122,9 @@ class FetchCoordinator:
             return []
 
     def hand_in(self, finished: Settlement) -> None:
-        """Hand an outcome in, and take no unit."""
+        """Hand an outcome in, and take no unit: it waits for others to share its batch."""
+        if not self.finished:
+            self.oldest_finished_at = self._now()
         self.finished.append(finished)
         self.notify_manager()
 

@@ -29,7 +29,7 @@ from kiqcluster.store import is_outage
 from kiqcluster.store.engine.engine import NO_PERMISSION, Engine
 from kiqcluster.store.engine.units import Exchange, Member, Refusals, Reserved, Settlement, Unit
 from kiqcluster.store.engine.wait_lists import MAX_COMMANDS, MAX_QUEUES, forget_hands
-from kiqcluster.worker.fetch.batch import Batch
+from kiqcluster.worker.fetch.batch import Batch, FetchMode
 from kiqcluster.worker.fetch.hand_lists import HandList, HandLists
 from kiqcluster.worker.fetch.in_flight import (
     STALE_UNIT_SECONDS,
@@ -236,6 +236,10 @@ class ReliableFetch:
     def is_connected(self) -> bool:
         """Whether the last batch reached Redis, and was not refused as a whole."""
         return self._health.is_reachable and not self._coordinator.is_refused
+
+    @property
+    def is_quiet(self) -> bool:
+        return self._coordinator.mode is not FetchMode.FETCHING
 
     def quiet(self) -> int:
         """Fetch no more; put unstarted units back at once, in order.  Returns their number."""

@@ -3,6 +3,7 @@
 Read in this order:
 manager      the processors of a worker, and what is due once a second
 processor    one thread: take a unit, execute it, hand in the outcome
+async_processor   async jobs, many at once on one event loop
 execution    payload → job → run → outcome
 entries      a unit's bytes → payload, and back with changes
 feature_rows what features say of a unit before it begins, and when it has ended

@@ -5,7 +5,7 @@ Runs in: processor threads; the main thread (`interrupt`).
                put back
 2. resolve     name → definition; an unknown one is deferred, for a rolling deploy may bring it
 3. run         begin rows of features (feature_rows.py), then server middleware around perform, within the job's
-               context
+               context; an async job goes on on the event loop (async_processor.py), which calls `finish` at its end
 4. conclude    gather the facts, ask the job's hooks (job_hooks.py), decide (decision.py); tell handlers, log and count
                (run_report.py)
 5. end         features see the outcome and add rows to it
@@ -20,6 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -45,6 +46,7 @@ from kiqcluster.ipc.forks import Forks, exit_if_forked
 from kiqcluster.process.config import NO_LIMIT
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import CURRENT_JOB, JobContext, Run, Runtime
+from kiqcluster.process.service import run_coroutine
 from kiqcluster.process.tallies import DEFERRED, DROPPED
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.encryption import KEY_VERSION
@@ -72,7 +74,7 @@ from kiqcluster.worker.run.entries import (
 )
 from kiqcluster.worker.run.feature_rows import BeginRun, FeatureRows
 from kiqcluster.worker.run.job_hooks import JobHooks
-from kiqcluster.worker.run.job_run import JobRun
+from kiqcluster.worker.run.job_run import AsyncJobs, JobRun
 from kiqcluster.worker.run.run_report import LogDone, OnDue, RunReport
 
 __all__ = ["MAX_DEFERRALS", "MOST_HOOK_DEATHS", "Execution"]
@@ -98,6 +100,7 @@ class Execution:
         on_due: OnDue = lambda _outcome: None,
         on_limit: Callable[[str, float], None] = lambda _token, _seconds: None,
         end_run: Callable[[JobRun], None] = lambda _run: None,
+        async_jobs: AsyncJobs | None = None,
     ) -> None:
         """log_done: logs job_done, instead of an event; called within the job's context.
 
@@ -105,9 +108,9 @@ class Execution:
         begin_run: see FeatureRows.  on_due: called with an outcome whose job becomes due again.
         on_limit: told for how many seconds the unit of a token may run (`timeout_hard`).
         end_run: told of runs that have ended, and whose units may hold keys of features.
+        async_jobs: runs async jobs; None where the calling thread does that.
         """
         self._runtime = runtime
-        self._clock = runtime.clock
         self._monotonic = runtime.clock.monotonic  # one look-up less for each reading, as with `_lines`
         self._setup = runtime.setup
         self._store = runtime.store
@@ -118,6 +121,7 @@ class Execution:
         self._is_fenced = is_fenced
         self._on_limit = on_limit
         self._end_run = end_run
+        self._async_jobs = async_jobs
         self._stacks = current_stacks()
         self._hooks = JobHooks(runtime.setup, runtime.rng)
         self._rows = FeatureRows(runtime.store.keys, begin_run, self._hooks.report_error)
@@ -125,12 +129,30 @@ class Execution:
         self._lines = self._report.lines
         forks.install()
 
-    def execute(self, run: JobRun) -> Outcome:
-        """Run a unit and return what became of it."""
+    def execute(self, run: JobRun) -> Outcome | None:
+        """Run a unit and return what became of it; None if it goes on on the event loop."""
         try:
             outcome = copy_context().run(self._execute, run)
         except BaseException as error:  # noqa: BLE001  # a hook may raise anything, a payload may hold anything
             outcome = self._without_report(run, error)
+        if outcome is None:
+            return None
+        if run.record is not None and self._async_jobs is not None:  # it did not begin
+            self._async_jobs.places.leave(run.record)
+        return self._with_effects(run, outcome)
+
+    def finish(self, run: JobRun, returned: Any, raised: BaseException | None) -> Outcome:
+        """Return what became of an async job that has ended on the event loop; called within its context.
+
+        returned: by the job, or by the middleware around it.
+        """
+        try:
+            outcome = self._finish(run, returned, raised)
+        except BaseException as error:  # noqa: BLE001  # as above
+            outcome = self._without_report(run, error)
+        return self._with_effects(run, outcome)
+
+    def _with_effects(self, run: JobRun, outcome: Outcome) -> Outcome:
         if run.effects or run.features:
             outcome = self._rows.with_effects(run, outcome)
             if run.unit.holds:
@@ -150,7 +172,7 @@ class Execution:
         self._count_interrupted(run)
         entry = run.unit.payload
         return self._rows.with_effects(
-            run, decide(Facts(ending=Ending.FORCED_STOP, now=self._clock.now(), entry=entry))
+            run, decide(Facts(ending=Ending.FORCED_STOP, now=self._runtime.clock.now(), entry=entry))
         )
 
     def time_out(self, run: JobRun) -> Outcome:
@@ -168,11 +190,12 @@ class Execution:
         name, definition = self._identify(run, payload)
         reason = timeouts.hard_timeout(name, definition)
         outcome = self._failed(run, definition, reason)
-        run.seconds = max(reason.limit, self._clock.now() - run.since)  # of a dead process the start is not known
+        since_start = self._runtime.clock.now() - run.since
+        run.seconds = max(reason.limit, since_start)  # of a dead process the start is not known
         self._report.conclude_timed_out(run, payload, outcome, reason)
         return outcome
 
-    def _execute(self, run: JobRun) -> Outcome:
+    def _execute(self, run: JobRun) -> Outcome | None:
         unit = run.unit
         try:
             payload = read_job(unit)
@@ -183,7 +206,7 @@ class Execution:
             payload, unit.queue, name, self._stopping, unit.identity, self._is_fenced, (unit, self._store)
         )
         run.features = self._stacks.server_of(definition, payload)
-        started = self._monotonic()
+        started = run.started = self._monotonic()
         if started > unit.reserved_at + self._stale_seconds:  # this process was frozen: others may run it by now
             return REQUEUE
         if unit.deaths and unit.deaths >= self._deaths_allowed(definition):
@@ -195,11 +218,35 @@ class Execution:
         if definition is None:
             outcome = run.outcome = self._unknown(run, payload, name)
         else:
-            outcome = run.outcome = self._run(run, payload, definition)
-        run.seconds = self._monotonic() - started
+            ended = run.outcome = self._run(run, payload, definition)
+            if ended is None:
+                return None
+            outcome = ended
+        self._conclude(run, name, payload, definition, outcome)
+        return outcome
+
+    def _conclude(
+        self, run: JobRun, name: str, payload: Payload, definition: Definition | None, outcome: Outcome
+    ) -> None:
+        run.seconds = self._monotonic() - run.started
         self._report.conclude(run, name, payload, outcome)
         if definition is not None and definition.has_timeout:
             self._report.count_timed_out(run, name)
+
+    def _finish(self, run: JobRun, returned: Any, raised: BaseException | None) -> Outcome:
+        assert run.context is not None, "it has begun"
+        payload = run.context.payload
+        name, definition = self._registry.find(payload)
+        if self._lines is not None:
+            self._lines.take(run.context, definition)
+            self._lines.go_on()
+        outcome: Outcome = DONE
+        if raised is not None and definition is not None:
+            outcome = self._raised_at_last(run, payload, definition, raised)
+        elif run.effects is not None:
+            outcome = DONE if returned is None else decide(Facts(ending=Ending.RETURNED, returned=returned))
+        run.outcome = outcome
+        self._conclude(run, name, payload, definition, outcome)
         return outcome
 
     def _deaths_allowed(self, definition: Definition | None) -> float:
@@ -211,7 +258,7 @@ class Execution:
 
     def _bury_unreadable(self, unit: Unit, error: MalformedPayload) -> Outcome:
         """Return Dead for bytes that are not a job: as they are if Ruby's pages can show them, else wrapped."""
-        now = self._clock.now()
+        now = self._runtime.clock.now()
         self._setup.notify_error_handlers(
             error, {"context": "malformed payload", "queue": unit.queue, "payload": unit.payload}
         )
@@ -243,7 +290,7 @@ class Execution:
 
         is_told: whether hooks and handlers are called; in them, too many processes may have died as well.
         """
-        now = self._clock.now()
+        now = self._runtime.clock.now()
         error = CannotRun(
             f"{unit.deaths} processes died while they ran this job; it is not run again. Look at their death reports, "
             "mend the job, and retry it"
@@ -272,7 +319,7 @@ class Execution:
     ) -> Outcome | None:
         """Return Deferred for a job that another release or configuration can run, None if it has waited enough."""
         changes = deferral(payload, reason)
-        count, now = changes["deferred_count"], self._clock.now()
+        count, now = changes["deferred_count"], self._runtime.clock.now()
         if count > MAX_DEFERRALS or (entry := entry_for_ruby(unit, changes, now, TRANSIENT_KEYS)) is None:
             return None
         detail = f" for {DEFERRAL_SECONDS:.0f} s ({count} of {MAX_DEFERRALS})"
@@ -281,7 +328,7 @@ class Execution:
 
     # 3. run
 
-    def _run(self, run: JobRun, payload: Payload, definition: Definition) -> Outcome:
+    def _run(self, run: JobRun, payload: Payload, definition: Definition) -> Outcome | None:
         generation, lines = Forks.generation, self._lines
         run.has_begun = True
         try:
@@ -291,13 +338,20 @@ class Execution:
             is_misfit = not definition.fewest <= len(arguments) <= definition.most
             if is_misfit and not is_newer(payload, definition) and (misfit := definition.fits(arguments)):
                 raise MisfitArguments(misfit)  # noqa: TRY301  # concluded like any error of the job
+            if definition.is_async and not self._has_place(run):
+                return REQUEUE
             if run.features and (refused := self._not_admitted(run, payload, definition)) is not None:
                 return refused
             if definition.has_timeout and run.context is not None:
-                timeouts.begin(run.context, definition, self._clock.monotonic, self._on_limit, run.unit.token)
+                timeouts.begin(run.context, definition, self._monotonic, self._limit_of(run), run.unit.token)
             if lines is not None:
                 lines.start()
             instance, perform = definition.prepare()
+            if definition.is_async:
+                if run.record is not None:
+                    self._start_async(run, payload, definition, instance, perform)
+                    return None
+                perform = partial(self._complete, run, perform)
             if not self._setup.server_middleware.stack:
                 perform(*(self._opened(payload) if KEY_VERSION in payload else arguments))
                 if Forks.generation != generation or not Forks.page[0]:
@@ -306,15 +360,37 @@ class Execution:
             return self._run_within(run, payload, definition, instance, perform)
         except BaseException as error:  # noqa: BLE001  # a job may raise anything, sys.exit included; no thread dies of it
             exit_if_forked(generation, error)
-            tries = MEMORY_TRIES
-            while True:
-                try:
-                    return self._raised(run, payload, definition, error)
-                except MemoryError:
-                    if not tries:
-                        raise
-                    tries -= 1
-                    self._stopping.wait(MEMORY_PAUSE_SECONDS)
+            return self._raised_at_last(run, payload, definition, error)
+
+    def _raised_at_last(self, run: JobRun, payload: Payload, definition: Definition, error: BaseException) -> Outcome:
+        """Return what `_raised` does, also where there is no memory for it at first."""
+        tries = MEMORY_TRIES
+        while True:
+            try:
+                return self._raised(run, payload, definition, error)
+            except MemoryError:
+                if not tries:
+                    raise
+                tries -= 1
+                self._stopping.wait(MEMORY_PAUSE_SECONDS)
+
+    def _start_async(
+        self, run: JobRun, payload: Payload, definition: Definition, instance: object, perform: Callable[..., Any]
+    ) -> None:
+        """Leave a job to the event loop, which calls `finish`."""
+        assert self._async_jobs is not None, "it gave the place"
+        assert run.record is not None, "it has a place"
+        if self._setup.server_middleware.stack:
+            coroutine = self._perform_within(run, payload, definition, instance, perform)
+        else:
+            coroutine = perform(*self._opened(payload))
+        self._async_jobs.run_on_loop(run, run.record, coroutine)
+
+    def _complete(self, run: JobRun, perform: Callable[..., Any], *arguments: Any) -> Any:
+        """Run an async job, and wait for its end: a worker's on the event loop, a test's in a loop of its own."""
+        if self._async_jobs is not None:
+            return self._async_jobs.complete(run, perform(*arguments))
+        return run_coroutine(perform(*arguments))
 
     def _raised(self, run: JobRun, payload: Payload, definition: Definition, error: BaseException) -> Outcome:
         """Return the outcome of a job that has raised an error, and did not refuse to run."""
@@ -341,6 +417,19 @@ class Execution:
         """Return the arguments for `perform`: nothing else sees the encrypted one.  Raises PayloadDecryptionError."""
         return encryption.arguments(self._setup, payload)
 
+    def _has_place(self, run: JobRun) -> bool:
+        """Return whether an async job may begin: the event loop has a place, or its thread will wait for it."""
+        if self._async_jobs is None or not self._setup.server_middleware.is_async():
+            return True
+        run.record = self._async_jobs.places.take()
+        return run.record is not None
+
+    def _limit_of(self, run: JobRun) -> Callable[[str, float], None]:
+        """Return what is told for how long the unit may run."""
+        if run.record is None or self._async_jobs is None:
+            return self._on_limit
+        return partial(self._async_jobs.limit, run.record)
+
     def _not_admitted(self, run: JobRun, payload: Payload, definition: Definition) -> Outcome | None:
         """Return what becomes of a unit that may not begin, by the begin rows of features; None if it may."""
         unit = run.unit
@@ -349,7 +438,7 @@ class Execution:
             run, Run(payload, unit.queue, definition, None, [], unit.identity, unit.token, keys)
         )
         if verdict is not None and verdict.action == "go":
-            is_stale = self._clock.monotonic() > unit.reserved_at + self._stale_seconds
+            is_stale = self._monotonic() > unit.reserved_at + self._stale_seconds
             return REQUEUE if is_stale else None  # it may have stood still since the answer, as above
         outcome = self._deferred(run, payload, definition, verdict)
         if isinstance(outcome, Dropped) and verdict is not None:
@@ -361,6 +450,31 @@ class Execution:
             reason = "" if verdict is None else verdict.reason
             tally.skip(DROPPED if isinstance(outcome, Dropped) else DEFERRED, reason)
         return outcome
+
+    async def _perform_within(
+        self, run: JobRun, payload: Payload, definition: Definition, instance: object, perform: Callable[..., Any]
+    ) -> Outcome | None:
+        """Run an async job inside the server middleware; return what that returns."""
+        unit, has_run = run.unit, False
+
+        async def last() -> Outcome | None:
+            nonlocal has_run
+            has_run = True
+            await perform(*self._opened(payload))
+            return None
+
+        run.effects = []
+        seen = Run(payload, unit.queue, definition, instance, run.effects, unit.identity, unit.token)
+        returned = await self._setup.server_middleware.ainvoke(seen, last)
+        if not has_run:
+            self._skip(run, definition, returned)
+        return returned
+
+    def _skip(self, run: JobRun, definition: Definition, returned: object) -> None:
+        """Count a job that middleware has not let run."""
+        self._report.tally(definition.name, run.unit.queue).skip(
+            DEFERRED if isinstance(returned, Deferred) else DROPPED
+        )
 
     def _run_within(
         self, run: JobRun, payload: Payload, definition: Definition, instance: object, perform: Callable[..., Any]
@@ -385,16 +499,14 @@ class Execution:
         returned = self._setup.server_middleware.invoke(seen, last)
         exit_if_forked(generation)
         if not has_run:
-            self._report.tally(definition.name, unit.queue).skip(
-                DEFERRED if isinstance(returned, Deferred) else DROPPED
-            )
+            self._skip(run, definition, returned)
         return DONE if returned is None else decide(Facts(ending=Ending.RETURNED, returned=returned))
 
     # 4. conclude
 
     def _deferred(self, run: JobRun, payload: Payload, definition: Definition, verdict: BeginVerdict | None) -> Outcome:
         """Return the outcome of a unit that may not run now.  verdict: None where Redis could not be asked."""
-        unit, now = run.unit, self._clock.now()
+        unit, now = run.unit, self._runtime.clock.now()
         changes = {} if verdict is None or not verdict.reason else refusal(payload, verdict)
         if verdict is not None and verdict.reason == DEFERRED_BY_RATE_LIMIT:
             self._report.tally(definition.name, unit.queue).count("rate_limited")
@@ -404,7 +516,7 @@ class Execution:
         return decide(Facts(ending=Ending.NOT_ADMITTED, now=now, raw=unit.payload, entry=entry, verdict=verdict))
 
     def _yielded(self, run: JobRun, definition: Definition) -> Outcome:
-        unit, now, is_stopping = run.unit, self._clock.now(), self._stopping.is_set()
+        unit, now, is_stopping = run.unit, self._runtime.clock.now(), self._stopping.is_set()
         entry = None if is_stopping else entry_for_ruby(unit, {}, now, TRANSIENT_KEYS + DEFERRAL_KEYS)
         if entry is None and not is_stopping:
             return self._failed(run, definition, CannotWait("it raised Interrupted"))
@@ -414,7 +526,7 @@ class Execution:
         unit = run.unit
         error = raised if isinstance(raised, Exception) else retry.as_exception(raised)
         payload = read_job(unit)  # as it came: middleware and the job may have changed theirs
-        now = self._clock.now()
+        now = self._runtime.clock.now()
         option = payload.get("retry")
         if option is None and definition is not None:
             option = definition.options["retry"]
@@ -448,7 +560,7 @@ class Execution:
         self._count_interrupted(run)
         limit = definition.local.get("max_retries_after_interruption") if definition is not None else None
         limit = self._runtime.config.max_forced_stops if limit is None else limit
-        now = self._clock.now()
+        now = self._runtime.clock.now()
         if definition is not None and limit != NO_LIMIT and count > limit:
             reason = CannotRun(f"interrupted {count} times by forced stops; {definition.name} allows {limit}")
             changes = {"interrupted_count": count, "failed_at": now, "retry_count": 0, **retry.describe_error(reason)}
@@ -515,7 +627,7 @@ class Execution:
 
     def _bury_undecidable(self, run: JobRun, error: BaseException) -> Outcome:
         """Return Dead, bytes kept, for a unit whose outcome could not be found: it must not take the thread with it."""
-        unit, now = run.unit, self._clock.now()
+        unit, now = run.unit, self._runtime.clock.now()
         try:
             reason = retry.as_exception(error)
             self._report.log_failed("cannot conclude, buried", error)

@@ -75,6 +75,10 @@ class JobLines:
         self.emit("job_start")
         self._has_begun, self._is_ended = True, False
 
+    def go_on(self) -> None:
+        """Take note that the job has begun in another thread."""
+        self._has_begun, self._is_ended = True, False
+
     def emit(self, event: str, **fields: Any) -> None:
         """Emit an event; within a job, with its fields.  An event's own fields come first."""
         job = current_job()

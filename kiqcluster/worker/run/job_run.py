@@ -1,8 +1,10 @@
-"""JobRun: one unit while a processor runs it."""
+"""JobRun: one unit while a processor, or the event loop, runs it."""
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from kiqcluster.features.stacks import ServerFeature
 from kiqcluster.process.runtime import JobContext
@@ -10,7 +12,7 @@ from kiqcluster.sidekiq.outcome import Effect, Outcome
 from kiqcluster.sidekiq.payload import peek
 from kiqcluster.store.engine.units import Unit
 
-__all__ = ["JobRun"]
+__all__ = ["AsyncJobs", "AsyncPlaces", "JobRun"]
 
 
 @dataclass(slots=True)
@@ -23,6 +25,7 @@ class JobRun:
     the run gets.  features: those that the unit uses.  outcome: None until it is decided.
     failure: the error that ended it.  seconds: how long it took.
     is_overdue: whether the log says that it has run for longer than its `timeout`.
+    record: of RunningJobs, for a job that may run on the event loop, else None.  started: monotonic seconds.
     has_asked: whether its begin rows were put to Redis.  has_begun: whether an error is the job's own from here on.
     """
 
@@ -34,6 +37,8 @@ class JobRun:
     outcome: Outcome | None = None
     failure: BaseException | None = None
     seconds: float = 0.0
+    record: int | None = None
+    started: float = 0.0
     is_overdue: bool = False
     has_asked: bool = False
     has_begun: bool = False
@@ -43,3 +48,28 @@ class JobRun:
         name, jid = peek(self.unit.payload)
         name = name if self.context is None else self.context.name
         return f"{name} {jid}, for {max(0.0, now - self.since):.1f} s"
+
+
+class AsyncPlaces(Protocol):
+    """The places of the event loop (async_processor.Places)."""
+
+    def take(self) -> int | None: ...
+
+    def leave(self, record: int) -> None: ...
+
+    def is_full(self) -> bool: ...
+
+    def wait(self) -> None: ...
+
+
+class AsyncJobs(Protocol):
+    """What runs async jobs (async_processor.AsyncProcessor); called by processors."""
+
+    @property
+    def places(self) -> AsyncPlaces: ...
+
+    def run_on_loop(self, run: JobRun, record: int, coroutine: Coroutine[Any, Any, Any]) -> None: ...
+
+    def complete(self, run: JobRun, coroutine: Coroutine[Any, Any, Any]) -> Any: ...
+
+    def limit(self, record: int, token: str, seconds: float) -> None: ...

@@ -1,7 +1,7 @@
-"""Manager: owns the processors of a worker, and waits for work on their behalf.
+"""Manager: owns the processors of a worker, and the event loop of its async jobs; waits for work on their behalf.
 
 Runs in: its own thread (the loop), the main thread (start, stop, interrupt).
-1. replace    a processor that died
+1. replace    a processor, or the event loop, that died
 2. arm        waits for pushes to empty queues, while somebody is idle
 3. flush      outcomes and units that have waited for too long
 4. wait       for a wakeup, for another thread, for the next flush or the next sweep
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from math import inf
+from typing import TYPE_CHECKING
 
 from kiqcluster.errors import StoreError
 from kiqcluster.process.clock import Clock
@@ -28,6 +29,9 @@ from kiqcluster.worker.fetch.wakeups import Push, Wakeups
 from kiqcluster.worker.run.job_run import JobRun
 from kiqcluster.worker.run.processor import Processor
 
+if TYPE_CHECKING:
+    from kiqcluster.worker.run.async_processor import AsyncProcessor
+
 __all__ = ["Manager"]
 
 SWEEP_SECONDS = 1.0  # between looks at the queues while a processor is idle: they find what no wakeup tells of
@@ -37,7 +41,10 @@ LISTEN_AFTER_WAKEUP_SECONDS = 0.001  # without other work, so that a job that ha
 
 
 class Manager(Service):
-    """The loop around the processors.  make: returns processor number n, not started."""
+    """The loop around the processors.
+
+    make: returns processor number n, not started.  async_processor: None where no job is async.
+    """
 
     def __init__(
         self,
@@ -47,8 +54,10 @@ class Manager(Service):
         clock: Clock,
         make: Callable[[int], Processor],
         on_crash: Callable[[str, Exception], None],
+        async_processor: AsyncProcessor | None = None,
     ) -> None:
         super().__init__("manager", on_crash)
+        self.async_processor = async_processor
         self._fetch = fetch
         self._wakeups = wakeups
         self._clock = clock
@@ -60,6 +69,8 @@ class Manager(Service):
     def start(self) -> None:
         """Start the loop, then the processors: few of these are of use, but none is without the loop."""
         super().start()
+        if self.async_processor is not None:
+            self.async_processor.start()
         for processor in self.processors:
             processor.start()
 
@@ -86,15 +97,50 @@ class Manager(Service):
 
     def running(self) -> list[JobRun]:
         """Return the runs of this moment."""
-        return [running for processor in self.processors if (running := processor.running) is not None]
+        return [run for _, run in self.running_by_record()]
+
+    def running_by_record(self) -> list[tuple[int, JobRun]]:
+        """Return the same with their records in RunningJobs."""
+        found = [(each.number, running) for each in self.processors if (running := each.running) is not None]
+        if self.async_processor is not None:
+            found += [(each.record, each.job_run) for each in self.async_processor.runs()]
+        return found
 
     def running_by_thread(self) -> dict[str, JobRun]:
-        """Return the same by the threads' ids, as they are in the log."""
-        return {tid(each.ident): running for each in self.processors if (running := each.running) is not None}
+        """Return the same by the threads' ids, as they are in the log; async jobs have the id of a place."""
+        found = {tid(each.ident): running for each in self.processors if (running := each.running) is not None}
+        if self.async_processor is not None:
+            loop = tid(self.async_processor.ident)
+            found |= {f"{loop}-{each.record}": each.job_run for each in self.async_processor.runs()}
+        return found
+
+    def running_by_thread_name(self) -> dict[str, str]:
+        """Return a description of each thread's job, by thread name; the event loop's is the one whose step it runs."""
+        now = self._clock.now()
+        found = [(each.thread_name, each.running) for each in self.processors]
+        if self.async_processor is not None and self.async_processor.step is not None:
+            found.append((self.async_processor.thread_name, self.async_processor.step.job_run))
+        return {name: run.describe(now) for name, run in found if run is not None}
+
+    def places(self) -> int:
+        """Return how many jobs run at most: one in each thread, and the async ones of this moment."""
+        return len(self.processors) + (0 if self.async_processor is None else len(self.async_processor.runs()))
+
+    def suspects(self) -> list[JobRun]:
+        """Return the runs that may be to blame if the process ends unasked: of async jobs, the last one that ran."""
+        found = self._running_in_threads()
+        step = None if self.async_processor is None else self.async_processor.step
+        return found if step is None else [*found, step.job_run]
 
     def interrupt(self, timed_out: Collection[str] = ()) -> list[Settlement]:
         """Return the outcomes of the units that still run when the process must go.  timed_out: see Processor."""
-        return [each for processor in self.processors if (each := processor.interrupt(timed_out)) is not None]
+        found = [each for processor in self.processors if (each := processor.interrupt(timed_out)) is not None]
+        return found if self.async_processor is None else [*found, *self.async_processor.interrupt(timed_out)]
+
+    def cancel(self, seconds: float) -> None:
+        """Cancel the async jobs that still run, and wait for their end, so long at most."""
+        if self.async_processor is not None:
+            self.async_processor.cancel(seconds)
 
     def end_waits(self, seconds: float) -> bool:
         """Wait for the loop to end, and end the waits for pushes that it leaves; return whether none is left.
@@ -112,6 +158,11 @@ class Manager(Service):
     def close_after_fork(self) -> None:
         """Close the connections of the waits in a forked process."""
         self._wakeups.close_after_fork()
+        if self.async_processor is not None:
+            self.async_processor.close_after_fork()
+
+    def _running_in_threads(self) -> list[JobRun]:
+        return [running for processor in self.processors if (running := processor.running) is not None]
 
     def _close_wakeups(self) -> None:
         try:
@@ -124,6 +175,8 @@ class Manager(Service):
             if not processor.is_alive and not self.stopping.is_set():
                 self._expect_forgotten()
                 processor.start()
+        if self.async_processor is not None and not self.async_processor.is_alive and not self.stopping.is_set():
+            self.async_processor.start()
         if self._fetch.has_crashed:
             self._expect_forgotten()
             self._fetch.mark_uncertain()  # so that another batch comes, which sends its outcomes again
@@ -150,9 +203,9 @@ class Manager(Service):
             self._fetch.on_wakeup()  # Redis is away: a batch meets that and reports it, and this is tried again
 
     def _long_running(self) -> list[str]:
-        """Return the queues of the units that have run for long."""
+        """Return the queues of the units that have run for long in a thread."""
         long_ago = self._clock.now() - LONG_JOB_SECONDS
-        return [each.unit.queue for each in self.running() if each.since < long_ago]
+        return [each.unit.queue for each in self._running_in_threads() if each.since < long_ago]
 
     def _seconds_to_wait(self, look_in: float | None) -> float:
         until_sweep = max(0.0, self._next_sweep - self._clock.monotonic())

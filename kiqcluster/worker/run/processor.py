@@ -20,7 +20,7 @@ from kiqcluster.store.engine.units import Settlement
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.run.decision import REQUEUE
 from kiqcluster.worker.run.execution import Execution
-from kiqcluster.worker.run.job_run import JobRun
+from kiqcluster.worker.run.job_run import AsyncJobs, JobRun
 
 __all__ = ["Processor"]
 
@@ -36,6 +36,7 @@ class Processor(Service):
         running_jobs: RunningJobs,
         clock: Clock,
         on_crash: Callable[[str, Exception], None],
+        async_jobs: AsyncJobs | None = None,
     ) -> None:
         super().__init__(f"processor/{number}", on_crash)
         self.number = number
@@ -44,6 +45,7 @@ class Processor(Service):
         self._execution = execution
         self._running_jobs = running_jobs
         self._now = clock.now
+        self._async_jobs = async_jobs
         self._finished: Settlement | None = None  # the last outcome; a crash leaves it to the next thread
 
     def run(self) -> None:
@@ -52,7 +54,10 @@ class Processor(Service):
         while (unit := self._fetch.next(self._finished)) is not None:
             self._finished = finished = Settlement(unit, REQUEUE)  # now: after the run there may be no memory for it
             try:
-                self._run_one(finished)
+                if not self._run_one(finished):
+                    self._finished = None  # the event loop has it
+                elif finished.outcome is REQUEUE and self._async_jobs is not None:
+                    self._await_place(finished, self._async_jobs)
             except BaseException:  # this thread ends, for want of memory perhaps; its unit does not wait
                 self._fetch.hand_in(finished)
                 raise
@@ -79,12 +84,23 @@ class Processor(Service):
         except BaseException:  # noqa: BLE001  # a handler that calls sys.exit must not keep the others from going back
             return Settlement(run.unit, REQUEUE)
 
-    def _run_one(self, settlement: Settlement) -> None:
+    def _await_place(self, settlement: Settlement, async_jobs: AsyncJobs) -> None:
+        """Hand a unit in for which the event loop has no place, and take no other one until there is one."""
+        if async_jobs.places.is_full():
+            self._fetch.hand_in(settlement)
+            self._finished = None
+            async_jobs.places.wait()
+
+    def _run_one(self, settlement: Settlement) -> bool:
+        """Run a unit; return whether it has ended, and does not go on on the event loop."""
         unit = settlement.unit
         self._running_jobs.start(self.number, unit.token, unit.payload)
         self.running = run = JobRun(unit, self._now())
         try:
-            settlement.outcome = self._execution.execute(run)
+            outcome = self._execution.execute(run)
+            if outcome is not None:
+                settlement.outcome = outcome
+            return outcome is not None
         except BaseException:
             settlement.outcome = run.outcome or REQUEUE  # one that has run must not run again
             raise

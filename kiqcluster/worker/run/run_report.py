@@ -65,7 +65,8 @@ class RunReport:
         """Log and count what became of a unit."""
         elapsed, queue = run.seconds, run.unit.queue
         is_short = elapsed < MIN_CPU_MEASURED_SECONDS
-        used = None if is_short else self._read_cpu(elapsed)
+        # Jobs on the event loop take turns: the time of their thread is nobody's.
+        used = None if is_short or run.record is not None else self._read_cpu(elapsed)
         if self.lines is not None:
             self.lines.used = used
         is_done = outcome is DONE or type(outcome) is Done

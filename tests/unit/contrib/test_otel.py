@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -315,6 +316,30 @@ class TestProcess:
         assert event.attributes is not None
         assert event.attributes["exception.message"] == "on purpose"
         assert event.attributes["exception.type"] == "ZeroDivisionError"
+
+    def test_an_async_job_has_its_own_while_others_run(self, spans: Spans, setup: Setup, jobs: None) -> None:
+        (middleware,) = (each for each in setup.server_middleware if isinstance(each, otel.ProcessSpans))
+        seen: dict[str, int] = {}
+        turn = asyncio.Barrier(2)
+
+        async def run_job(user: str) -> None:
+            async def proceed() -> None:
+                await turn.wait()
+                seen[user] = trace.get_current_span().get_span_context().span_id
+                if user == "8":
+                    raise ZeroDivisionError
+
+            payload = decode(spelt("Acme::Welcome", user))
+            await middleware.acall(Run(payload, "default", None, None), proceed)
+
+        async def both() -> None:
+            await asyncio.gather(run_job("7"), run_job("8"), return_exceptions=True)
+
+        asyncio.run(both())
+
+        spans_of = spans.named("default process")
+        found = {span.context.span_id: span.status.status_code for span in spans_of if span.context}
+        assert found == {seen["7"]: StatusCode.UNSET, seen["8"]: StatusCode.ERROR}
 
     def test_each_attempt_has_a_span_and_all_link_to_the_one_push(self, spans: Spans, perform: Perform) -> None:
         raw = spelt("broken")

@@ -157,3 +157,46 @@ def test_a_reader_beside_a_busy_processor_takes_no_unit_for_another(shared: Runn
 
     assert seen
     assert all(job.jid == job.token for job in seen)
+
+
+class TestAsync:
+    @pytest.fixture
+    def shared(self) -> RunningJobs:
+        """A shared of two processors, and of three jobs on the event loop."""
+        return RunningJobs(2, 3)
+
+    def test_only_the_one_whose_step_was_the_last_does_not_wait(self, shared: RunningJobs) -> None:
+        shared.start(0, "thread")
+        for record, token in enumerate(("a", "b"), 2):
+            shared.start_async(record, token, b"{}")
+        shared.step(2)
+        shared.step(3)
+
+        assert {each.token: each.is_waiting for each in shared.jobs()} == {"thread": False, "a": True, "b": False}
+
+    def test_once_it_has_ended_all_wait(self, shared: RunningJobs) -> None:
+        for record, token in enumerate(("a", "b"), 2):
+            shared.start_async(record, token, b"{}")
+        shared.step(3)
+        shared.finish(3)
+
+        assert [(each.token, each.is_waiting) for each in shared.jobs()] == [("a", True)]
+
+    def test_its_thread_is_that_of_the_loop(self, shared: RunningJobs) -> None:
+        for record, token in enumerate(("a", "b"), 2):
+            shared.start_async(record, token, b"{}")
+            shared.thread(record, 4711)
+        shared.step(2)
+
+        assert shared.threads() == {"a": 4711}
+
+    def test_the_last_record_is_found(self, shared: RunningJobs) -> None:
+        shared.start_async(4, "last", b"{}")
+        shared.limit(4, "last", 2.5)
+        shared.stamp(10.0, [(4, "last", 7.0)])
+
+        (running,) = shared.jobs()
+        assert (running.token, running.since) == ("last", 7.0)
+        assert shared.limits() == {"last": 2.5}
+        shared.clear()
+        assert shared.tokens() == []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -152,3 +153,50 @@ class TestClasses:
         chain.remove(Counting)
 
         assert list(chain) == [A, B, C, D]
+
+
+class TestAsync:
+    def test_a_coroutine_function_is_refused_with_what_to_write(self) -> None:
+        async def around(_subject: list[str], _proceed: Callable[[], str | None]) -> str | None: ...
+
+        class Around:
+            async def __call__(self, _subject: list[str], _proceed: Callable[[], str | None]) -> str | None: ...
+
+        for wrong in (around, Around, Around()):
+            with pytest.raises(UsageError, match="async def acall"):
+                Chain[list[str], str | None]().add(wrong)  # type: ignore[arg-type]
+
+    def test_async_methods_are_run_in_order(self) -> None:
+        class Around:
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+            def __call__(self, _subject: list[str], proceed: Callable[[], str | None]) -> str | None:
+                return proceed()
+
+            async def acall(self, subject: list[str], proceed: Callable[[], Awaitable[str | None]]) -> str | None:
+                subject.append(f"before {self.name}")
+                returned = await proceed()
+                subject.append(f"after {self.name}")
+                return returned
+
+        chain = Chain[list[str], str | None]()
+        chain.add(Around("a"))
+        chain.add(Around("b"))
+        seen: list[str] = []
+
+        async def last() -> str | None:
+            seen.append("last")
+            return "done"
+
+        assert chain.is_async()
+        assert asyncio.run(chain.ainvoke(seen, last)) == "done"
+        assert seen == ["before a", "before b", "last", "after b", "after a"]
+
+    def test_one_without_makes_the_chain_a_plain_one(self) -> None:
+        chain = Chain[list[str], str | None]()
+        assert chain.is_async()
+
+        chain.add(lambda _subject, proceed: proceed())
+
+        assert not chain.is_async()

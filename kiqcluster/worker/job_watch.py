@@ -1,0 +1,48 @@
+"""Job watch: looks once a second at the jobs that run, from the main thread of a worker.
+
+1. stamp      the supervisor is told since when each unit runs
+2. overdue    the log names a job that goes on although its `timeout` is over, once for each run
+3. blocked    the log names an async job whose step keeps all others from going on, once for each step
+"""
+
+from __future__ import annotations
+
+from kiqcluster.ipc.running_jobs import RunningJobs
+from kiqcluster.process.runtime import JobContext, Runtime
+from kiqcluster.sidekiq.payload import peek
+from kiqcluster.worker.run.job_run import JobRun
+from kiqcluster.worker.run.manager import Manager
+
+__all__ = ["JobWatch"]
+
+
+class JobWatch:
+    """Watches the jobs of one worker."""
+
+    def __init__(self, runtime: Runtime, manager: Manager, running_jobs: RunningJobs) -> None:
+        self._clock = runtime.clock
+        self._emit = runtime.events.emit
+        self._manager = manager
+        self._running_jobs = running_jobs
+
+    def look(self) -> None:
+        """Look at all of them."""
+        found = self._manager.running_by_record()
+        self._running_jobs.stamp(self._clock.now(), [(record, run.unit.token, run.since) for record, run in found])
+        for _, run in found:
+            if not run.is_overdue and run.context is not None and run.context.timed_out:
+                self._report_overdue(run, run.context)
+        if self._manager.async_processor is not None:
+            self._report_blocked(self._manager.async_processor.blocked())
+
+    def _report_overdue(self, run: JobRun, context: JobContext) -> None:
+        run.is_overdue = True
+        limit = 0.0 if context.time_limit is None else context.time_limit.seconds
+        elapsed = self._clock.now() - run.since
+        self._emit("job_overdue", name=context.name, jid=context.jid, elapsed=elapsed, limit=limit)
+
+    def _report_blocked(self, blocked: tuple[JobRun, float] | None) -> None:
+        if blocked is not None:
+            run, seconds = blocked
+            name, jid = peek(run.unit.payload)
+            self._emit("event_loop_blocked", name=name, jid=jid, seconds=seconds)

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("tests/unit", "tests/redis", "tests/testing")
-EXTRAS = ("embedded", "encryption", "otel", "testing", "top", "yaml")
+EXTRAS = ("embedded", "encryption", "otel", "sql", "testing", "top", "yaml")
 TOOLS = (
     "hypothesis",
     "opentelemetry-sdk",

@@ -348,6 +348,15 @@ class Keys:
         """set: ids of the tasks whose parent this one is; as long as the task."""
         return f"{self.prefix}kiq:task:{identifier}:children"
 
+    @property
+    def tasks_changed(self) -> str:
+        """zset: ids of tasks with a history that have changed since they were copied, by when, microseconds."""
+        return f"{self.prefix}kiq:tasks:changed"
+
+    def task_changed(self, identifier: str) -> str:
+        """set: jids of the jobs of such a task that have changed; as long as the task."""
+        return f"{self.prefix}kiq:task:{identifier}:changed"
+
     def control(self, identity: str) -> str:
         """list: control messages (process_registry.py) for a process or, through it, for its supervisor; 60 s."""
         return f"{self.prefix}kiq:control:{identity}"

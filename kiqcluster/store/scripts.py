@@ -24,6 +24,7 @@ from kiqcluster.store.wire import about_keys, is_outage
 __all__ = [
     "BEAT",
     "BEGIN",
+    "COPIED_TASK",
     "DUE",
     "FIND_ENTRIES",
     "FIND_JOBS",
@@ -136,6 +137,7 @@ SEND = load("send")
 SEND_PARKED = load("send_parked")
 WRITE_CRON = load("write_cron")
 SKIP_TICKS = load("skip_ticks")
+COPIED_TASK = load("copied_task")
 PUSH_TASK = load("push_task")
 READ_TASK = load("read_task")
 WRITE_TASK = load("write_task")

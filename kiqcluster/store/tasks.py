@@ -5,6 +5,7 @@ push_jobs     jobs are pushed, and counted in their task, in one step
 close_task, cancel_task, mark_events   what is done to a task from outside of its jobs
 read_task     counts and latest failures of a task
 read_events, list_tasks     all jobs of a task; which tasks there are
+read_changes, forget_changes   what has changed since it was copied to a database
 """
 
 from __future__ import annotations
@@ -18,21 +19,35 @@ from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.store.connection import Connection
 from kiqcluster.store.guarded_push import GuardedJob, push_guarded
-from kiqcluster.store.scripts import PUSH_TASK, READ_TASK, WRITE_TASK, Call, Word, run_script, run_scripts, sliced
+from kiqcluster.store.scripts import (
+    COPIED_TASK,
+    PUSH_TASK,
+    READ_TASK,
+    WRITE_TASK,
+    Call,
+    Word,
+    run_script,
+    run_scripts,
+    sliced,
+)
 from kiqcluster.store.store import Store, scan
 from kiqcluster.store.wire import about_keys
 
 __all__ = [
     "ENDED_STATUSES",
     "STATUSES",
+    "Changes",
     "StoredEvent",
     "TaskJob",
     "cancel_task",
     "close_task",
     "create_task",
+    "forget_changes",
     "list_tasks",
     "mark_events",
     "push_jobs",
+    "read_changed_tasks",
+    "read_changes",
     "read_events",
     "read_task",
 ]
@@ -131,10 +146,7 @@ def read_task(
     """Return the fields of a task that it has, {} if it is unknown, and its latest failures.  One round trip."""
     keys = [store.keys.task(identifier), store.keys.task_ended(identifier)]
     values, *failures = run_script(store, Call(READ_TASK, keys, [most, *fields]))
-    found = {
-        name: value.decode(errors="replace") for name, value in zip(fields, values, strict=True) if value is not None
-    }
-    return found, [_event(*row) for row in failures]
+    return _texts(fields, values), [_event(*row) for row in failures]
 
 
 def read_events(store: Store, identifier: str, status: str | None = None) -> Iterator[StoredEvent]:
@@ -149,6 +161,50 @@ def read_events(store: Store, identifier: str, status: str | None = None) -> Ite
             found, arguments, messages = values[3 * at : 3 * at + 3]
             if found is not None and status in (None, found.decode()):
                 yield StoredEvent(jid, found.decode(), arguments, messages)
+
+
+class Changes(NamedTuple):
+    """What has changed of a task.
+
+    read_at: microseconds of Redis' clock; of two reads, the later one has seen more.  fields: {} for an expired task.
+    """
+
+    read_at: int
+    fields: dict[str, str]
+    events: list[StoredEvent]
+
+
+def read_changed_tasks(store: Store, start: int, count: int) -> list[tuple[str, str]]:
+    """Return id and score of tasks with changes, the oldest change first.  One round trip."""
+    flat = store.call("ZRANGE", store.keys.tasks_changed, start, start + count - 1, "WITHSCORES")
+    words = [word.decode(errors="replace") for word in flat]
+    return list(zip(words[::2], words[1::2], strict=True))
+
+
+def read_changes(store: Store, identifier: str, fields: Sequence[str], count: int) -> Changes:
+    """Return some of the jobs that have changed, with their task.  Two round trips.  Raises StoreError."""
+    jids = [jid.decode() for jid in store.call("SRANDMEMBER", store.keys.task_changed(identifier), count)]
+    names = [*fields, *(name for jid in jids for name in (f":{jid}", f"p{jid}", f"m{jid}"))]
+    time, values = store.transaction([("TIME",), ("HMGET", store.keys.task(identifier), *names)])
+    thirds = (values[len(fields) + at :: 3] for at in range(3))  # statuses, arguments, messages
+    events = [
+        StoredEvent(jid, status.decode(), arguments, messages)
+        for jid, status, arguments, messages in zip(jids, *thirds, strict=True)
+        if status is not None
+    ]
+    return Changes(int(time[0]) * 1_000_000 + int(time[1]), _texts(fields, values[: len(fields)]), events)
+
+
+def forget_changes(store: Store, identifier: str, score: str, events: Sequence[StoredEvent]) -> bool:
+    """Forget changes that were copied, unless they have changed again; return whether there are no more of this task.
+
+    One round trip; may be sent again.  Raises StoreError.
+    """
+    keys = [store.keys.task(identifier), store.keys.task_changed(identifier), store.keys.tasks_changed]
+    words: list[Word] = [identifier, score]
+    for event in events:
+        words += (event.jid, event.status, len(event.messages or b""))
+    return bool(run_script(store, Call(COPIED_TASK, keys, words)))
 
 
 def list_tasks(store: Store, start: int, count: int) -> list[str]:
@@ -203,6 +259,11 @@ def _push_guarded(connection: Connection, keys: Keys, identifier: str, jobs: Seq
         if result is not None:
             refused.add(job.jid)
     return refused
+
+
+def _texts(names: Sequence[str], values: Sequence[bytes | None]) -> dict[str, str]:
+    pairs = zip(names, values, strict=True)
+    return {name: value.decode(errors="replace") for name, value in pairs if value is not None}
 
 
 def _write(store: Store, identifier: str, words: Sequence[Word]) -> list[Any]:

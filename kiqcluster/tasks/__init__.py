@@ -9,6 +9,7 @@ Read in this order:
 records     the values: TaskStatus, TaskEvent
 callbacks   jobs that a task pushes when it is complete, has succeeded, or has its first error
 task        Task: create, add, status, events, cancel, mark
+history     tasks in a database (extra `sql`); imported by itself: kiqcluster.tasks.history
 status_app  the same as JSON over HTTP
 
 The script that ends a job changes its event, the counts and the task in one step (store/lua/tasks; features/tasks says

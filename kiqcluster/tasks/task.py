@@ -64,13 +64,15 @@ class Task:
         parent: Task | None = None,
         ttl: int = TTL_SECONDS,
         kept: int = KEPT_SECONDS,
+        history: bool = False,
     ) -> Task:
         """Create a task with a job for each row of arguments, and enqueue the jobs.
 
         job: a class, a job function, or the name of a class that is not defined here, which needs a queue.
         on_complete, on_success, on_death: jobs, called with the id of the task (callbacks.py).  parent: a task that is
         not complete before this one.  ttl: seconds that the task is kept after its latest change.  kept: once it is
-        complete.  Three round trips, and one for each 1 000 rows after the first.
+        complete.  history: whether TaskHistory copies it to a database.
+        Three round trips, and one for each 1 000 rows after the first.
         Raises PushError before anything is written; TaskEnded for a parent that is complete; StoreError, after which
         the task is `open`, with the jobs that were enqueued.
         """
@@ -83,7 +85,9 @@ class Task:
         task = cls(new_jid(), store)
         jobs = [each for each in task._prepared(label, definition, options, rows) if each is not None]
         kept_callbacks = prepared_callbacks(setup, store, task.id, callbacks)
-        task._create(name, label, len(rows), kept_callbacks, parent, ttl, kept)
+        task._create(
+            name, label, len(rows), kept_callbacks, parent, {"ttl": ttl, "kept": kept, "history": int(history)}
+        )
         stored.push_jobs(store, task.id, jobs, _replicas(definition))
         task.close()
         return task
@@ -100,6 +104,7 @@ class Task:
         parent: Task | None = None,
         ttl: int = TTL_SECONDS,
         kept: int = KEPT_SECONDS,
+        history: bool = False,
         store: Store | None = None,
     ) -> Iterator[Task]:
         """Create a task that is not complete before the `with` block ends, to add jobs of several kinds.
@@ -111,7 +116,8 @@ class Task:
         given = store if store is not None else None if parent is None else parent._store
         task = cls(new_jid(), given or Client(None, setup).store_of(name, None))
         callbacks = {"on_complete": on_complete, "on_success": on_success, "on_death": on_death}
-        task._create(name, "", 0, prepared_callbacks(setup, task._store, task.id, callbacks), parent, ttl, kept)
+        prepared = prepared_callbacks(setup, task._store, task.id, callbacks)
+        task._create(name, "", 0, prepared, parent, {"ttl": ttl, "kept": kept, "history": int(history)})
         yield task
         task.close()
 
@@ -201,17 +207,9 @@ class Task:
         expected: int,
         callbacks: dict[str, bytes],
         parent: Task | None,
-        ttl: int,
-        kept: int,
+        keeping: Mapping[str, int],
     ) -> None:
-        fields: dict[str, Word] = {
-            "name": name,
-            "worker": worker,
-            "expected": expected,
-            "ttl": ttl,
-            "kept": kept,
-            "total": 0,
-        }
+        fields: dict[str, Word] = {"name": name, "worker": worker, "expected": expected, **keeping}
         counts: dict[str, Word] = dict.fromkeys(("total", *stored.STATUSES), 0)
         stored.create_task(self._store, self.id, "" if parent is None else parent.id, {**fields, **counts, **callbacks})
 

@@ -47,6 +47,7 @@ from kiqcluster.store.limits import parking, places
 from kiqcluster.store.scripts import (
     BEAT,
     BEGIN,
+    COPIED_TASK,
     DUE,
     JOIN,
     MOVE_ENTRIES,
@@ -535,8 +536,14 @@ TASK = "0" * 24
 CALLBACK = b'other\0{"jid":"job-9"}'
 
 
-def create(store: Store, identifier: str = TASK, parent: str = "") -> None:
-    fields = {**dict.fromkeys(("total", *tasks.STATUSES), 0), "ttl": 1_000, "kept": 100, "on_complete": CALLBACK}
+def create(store: Store, identifier: str = TASK, parent: str = "", history: int = 0) -> None:
+    fields = {
+        "history": history,
+        **dict.fromkeys(("total", *tasks.STATUSES), 0),
+        "ttl": 1_000,
+        "kept": 100,
+        "on_complete": CALLBACK,
+    }
     tasks.create_task(store, identifier, parent, fields)
 
 
@@ -548,20 +555,21 @@ def task_payload(jid: str) -> bytes:
     return f'{{"class":"X","args":[],"task_id":"{TASK}","use_task_event":true,"jid":"{jid}"}}'.encode()
 
 
-def with_task(store: Store, *jids: str, parent: str = "") -> None:
+def with_task(store: Store, *jids: str, parent: str = "", history: int = 0) -> None:
     """Enqueue jobs of a task to which no more are added.  parent: waits for this task alone."""
     if parent:
         create(store, parent)
-    create(store, parent=parent)
+    create(store, parent=parent, history=history)
     if parent:
         tasks.close_task(store, parent)
     tasks.push_jobs(store, TASK, task_jobs(*jids))
     tasks.close_task(store, TASK)
 
 
-def scene_settle_event(engine: Engine, store: Store, *, parent: str = "") -> Callable[[], object]:
+def scene_settle_event(engine: Engine, store: Store, *, parent: str = "", history: int = 0) -> Callable[[], object]:
     """The last job of a task ends: the counts, and what is pushed then."""
-    with_task(store, "job-1", parent=parent)
+    with_task(store, "job-1", parent=parent, history=history)
+    store.call("DEL", store.keys.tasks_changed, store.keys.task_changed(TASK))
     (unit,) = reserve(engine, 1).units
     unit_effects = (Effect("event", store.keys.task(TASK), ("job-1", "failed", '"no"', "")),)
     return lambda: raise_refused(engine, unit, Done(effects=unit_effects))
@@ -636,6 +644,21 @@ def scene_delete_event(_: Engine, store: Store) -> Callable[[], object]:
     return lambda: move_jobs(store, "default", "", [(task_payload("job-1"), b"")], (10, 0), b"mark")
 
 
+def scene_copied_task(_: Engine, store: Store) -> Callable[[], object]:
+    """All of a complete task has been copied."""
+    create(store, history=1)
+    tasks.push_jobs(store, TASK, task_jobs("job-1", "job-2"))
+    tasks.mark_events(store, TASK, ["job-1", "job-2"], "finish", "")
+    tasks.close_task(store, TASK)
+    ((_, score),) = tasks.read_changed_tasks(store, 0, 1)
+    events = tasks.read_changes(store, TASK, ["name"], 10).events
+    return lambda: tasks.forget_changes(store, TASK, score, events)
+
+
+def scene_settle_event_with_history(engine: Engine, store: Store) -> Callable[[], object]:
+    return scene_settle_event(engine, store, history=1)
+
+
 def task_states(store: Store) -> object:
     """Return all fields of the tasks but for times, and how many callbacks there are."""
     found = {}
@@ -645,7 +668,8 @@ def task_states(store: Store) -> object:
         times = {name: "" for name in fields if name.endswith("_at")}
         ended = store.call("ZRANGE", store.keys.task_ended(identifier), 0, -1)
         found[identifier] = {**fields, **times}, ended, store.call("SMEMBERS", store.keys.task_children(identifier))
-    return found, store.call("LLEN", "queue:other")
+    changed = store.call("SMEMBERS", store.keys.task_changed(TASK)), store.call("ZCARD", store.keys.tasks_changed)
+    return found, store.call("LLEN", "queue:other"), changed
 
 
 def pushed_again(most: int) -> Callable[[State], bool]:
@@ -697,6 +721,8 @@ SCENES = [
     Scene("send", SEND, scene_send, check=messages),
     Scene("settle_event", SETTLE, scene_settle_event, check=task_states, excused=pushed_again(1)),
     Scene("settle_event_of_child", SETTLE, scene_settle_event_of_child, check=task_states, excused=pushed_again(2)),
+    Scene("settle_event_history", SETTLE, scene_settle_event_with_history, check=task_states, excused=pushed_again(1)),
+    Scene("copied_task", COPIED_TASK, scene_copied_task, check=task_states),
     Scene("begin_event", BEGIN, scene_begin_event, check=task_states),
     Scene("push_task", PUSH_TASK, scene_push_task, check=task_states, excused=pushed_again(1)),
     Scene("push_event", PUSH, scene_push_event, check=task_states, excused=only_locks_of_the_pushed_job),

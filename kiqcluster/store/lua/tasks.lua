@@ -3,7 +3,7 @@
 --
 -- kiq:task:<id>        hash   all of a task, so that one HSET changes a job and the counts together:
 --   name, worker, parent, created_at, expected, is_open ("1" while jobs are being added), completed_at, succeeded_at,
---   died_at, cancelled_at, reason, problem, ttl, kept, refresh_at
+--   died_at, cancelled_at, reason, problem, ttl, kept, refresh_at, history ("1" if it is copied to a database)
 --   total, enqueue, working, finish, failed, error     number of jobs, and of those in each status
 --   cancelled            number of the jobs in `error` that were dropped because the task was cancelled
 --   open, lacking        number of child tasks that are not complete; that are complete without success
@@ -12,6 +12,8 @@
 --   "c:<id>"  state of a child task: open, lacking or done
 -- kiq:task:<id>:children  set ids of the child tasks
 -- kiq:task:<id>:ended  zset   jids of the jobs in `failed` and `error` by when, epoch seconds
+-- kiq:task:<id>:changed set    jids of the jobs that have changed since they were copied; only with `history`
+-- kiq:tasks:changed    zset   ids of the tasks that have changed since then, by when, microseconds
 --
 -- A status only goes forward: `finish` and `failed` are final, and `error` is left only for `working`, when somebody
 -- retries a dead job.  A job that is unknown here changes nothing: the task has expired, or the job has another jid.
@@ -24,6 +26,7 @@ local STATUSES = {enqueue = true, working = true, finish = true, failed = true, 
 local STAYS = {finish = STATUSES, failed = STATUSES, error = {enqueue = true, error = true}}
 
 local function ended_at(key) return key .. ':ended' end
+local function changed_at(key) return key .. ':changed' end
 local function children_at(key) return key .. ':children' end
 local function without_task(key) return string.match(key, '^(.-)kiq:task:') or '' end
 
@@ -45,6 +48,15 @@ local function write_beside(...)
   if type(reply) == 'table' and reply.err and not string.find(reply.err, 'WRONGTYPE', 1, true) then error(reply.err) end
 end
 
+-- Remembers that a task, and jobs of it, are about to change; before they do, so that no change is missed.
+local function mark_changed(key, task, ...)
+  if task.history ~= '1' then return end
+  if select('#', ...) > 0 then write_beside('SADD', changed_at(key), ...) end
+  local time, prefix = redis.call('TIME'), without_task(key)
+  local id = string.sub(key, #prefix + #'kiq:task:' + 1)
+  write_beside('ZADD', prefix .. 'kiq:tasks:changed', string.format('%.0f', time[1] * 1000000 + time[2]), id)
+end
+
 -- Keeps a task for its time from now on, if a part of it is over.
 local function refresh(key, task, now)
   if count_of(task.refresh_at) > now or count_of(task.ttl) == 0 then return end
@@ -52,6 +64,12 @@ local function refresh(key, task, now)
   redis.call('EXPIRE', key, task.ttl)
   redis.pcall('EXPIRE', ended_at(key), task.ttl)
   redis.pcall('EXPIRE', children_at(key), task.ttl)
+  redis.pcall('EXPIRE', changed_at(key), task.ttl)
+end
+
+-- Keeps a complete task for its shorter time; one with a history only once that is copied.
+local function keep_complete(key, kept)
+  for _, each in ipairs({key, ended_at(key), children_at(key)}) do redis.pcall('EXPIRE', each, kept) end
 end
 
 -- Returns the queue and the payload of a callback as of now, and the name of the queue; nil if there is none.
@@ -95,7 +113,7 @@ end
 function conclude(key, depth)
   local task = read_task(key, 'parent', 'is_open', 'open', 'lacking', 'total', 'enqueue', 'working', 'finish', 'error',
     'cancelled', 'completed_at', 'succeeded_at', 'died_at', 'cancelled_at', 'on_complete', 'on_success', 'on_death',
-    'kept')
+    'kept', 'history')
   if not task then return end
   local pending = count_of(task.enqueue) + count_of(task.working)
   local is_over = task.is_open ~= '1' and pending == 0 and count_of(task.open) == 0
@@ -108,7 +126,8 @@ function conclude(key, depth)
   end
   settle(count_of(task.error) > count_of(task.cancelled), 'died_at', 'on_death')
   settle(is_over, 'completed_at', 'on_complete')
-  if is_over and not task.completed_at then fields[#fields + 1], fields[#fields + 2] = 'ttl', task.kept end
+  local is_kept_shorter = is_over and not task.completed_at and task.history ~= '1'
+  if is_kept_shorter then fields[#fields + 1], fields[#fields + 2] = 'ttl', task.kept end
   settle(is_success, 'succeeded_at', 'on_success')
   if #fields > 0 then
     local prefix, pushed = without_task(key), {}
@@ -117,6 +136,7 @@ function conclude(key, depth)
       local problem = queue and problem_of(queue)
       if problem then return redis.call('HSET', key, 'problem', problem) end
     end
+    mark_changed(key, task)
     local fine, reason = pcall(function()
       for _, callback in ipairs(due) do
         local queue, payload, name = read_callback(prefix, callback, now)
@@ -132,11 +152,7 @@ function conclude(key, depth)
       for _, queue in ipairs(pushed) do redis.pcall('LTRIM', queue, 1, -1) end
       error(reason)
     end
-    if is_over and not task.completed_at then
-      redis.pcall('EXPIRE', key, task.kept)
-      redis.pcall('EXPIRE', ended_at(key), task.kept)
-      redis.pcall('EXPIRE', children_at(key), task.kept)
-    end
+    if is_kept_shorter then keep_complete(key, task.kept) end
   end
   if is_over then tell_parent(key, task, is_success and 'done' or 'lacking', depth or 0) end
 end
@@ -144,7 +160,7 @@ end
 -- Gives a job another status.  messages: JSON values, "" for none.  kind: "cancelled" if the job ends because of that.
 local function change_event(key, jid, status, messages, kind)
   local task = read_task(key, ':' .. jid, 'm' .. jid, 'enqueue', 'working', 'finish', 'failed', 'error', 'cancelled',
-    'refresh_at', 'ttl')
+    'refresh_at', 'ttl', 'history')
   local old = task and task[':' .. jid]
   if not old or not STATUSES[status] then return end
   local now = tonumber(server_time())
@@ -158,6 +174,7 @@ local function change_event(key, jid, status, messages, kind)
     if kind == 'cancelled' then
       fields[#fields + 1], fields[#fields + 2] = 'cancelled', count_of(task.cancelled) + 1
     end
+    mark_changed(key, task, jid)
     redis.call('HSET', key, unpack(fields))
     if old == 'error' then write_beside('ZREM', ended_at(key), jid) end
     old = status
@@ -179,11 +196,12 @@ end
 
 -- Counts jobs that were pushed: jid and arguments of each, 200 at most; those that are known already are left out.
 local function add_events(key, jids, arguments)
-  local task = read_task(key, 'total', 'enqueue')
+  local task = read_task(key, 'total', 'enqueue', 'history')
   local fields = {'total', count_of(task.total) + #jids, 'enqueue', count_of(task.enqueue) + #jids}
   for index, jid in ipairs(jids) do
     fields[#fields + 1], fields[#fields + 2] = ':' .. jid, 'enqueue'
     fields[#fields + 1], fields[#fields + 2] = 'p' .. jid, arguments[index]
   end
+  mark_changed(key, task, unpack(jids))
   redis.call('HSET', key, unpack(fields))
 end

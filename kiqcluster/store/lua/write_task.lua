@@ -23,10 +23,10 @@ local function create(id, most, parent, ...)
   local refusal = parent ~= '' and refusal_of_task(parent_key)
   if refusal then return {refusal} end
   local fields = {...}
-  local ttl = 0
-  for at = 1, #fields, 2 do
-    if fields[at] == 'ttl' then ttl = fields[at + 1] end
-  end
+  local task = {}
+  for at = 1, #fields, 2 do task[fields[at]] = fields[at + 1] end
+  local ttl = task.ttl
+  mark_changed(KEYS[1], task)
   redis.call('HSET', KEYS[1], 'created_at', string.format('%.3f', now), 'parent', parent, 'is_open', '1', 'refresh_at',
     now + ttl / REFRESHES, ...)
   redis.call('EXPIRE', KEYS[1], ttl)
@@ -42,17 +42,20 @@ local function create(id, most, parent, ...)
 end
 
 local function close()
-  if not read_task(KEYS[1]) then return {'UNKNOWN'} end
+  local task = read_task(KEYS[1], 'history')
+  if not task then return {'UNKNOWN'} end
+  mark_changed(KEYS[1], task)
   redis.call('HSET', KEYS[1], 'is_open', '0')
   conclude(KEYS[1])
   return {'DONE'}
 end
 
 local function cancel(reason)
-  local task = read_task(KEYS[1], 'completed_at', 'cancelled_at')
+  local task = read_task(KEYS[1], 'completed_at', 'cancelled_at', 'history')
   if not task then return {'UNKNOWN'} end
   if task.completed_at then return {'COMPLETE'} end
   if not task.cancelled_at then
+    mark_changed(KEYS[1], task)
     redis.call('HSET', KEYS[1], 'cancelled_at', string.format('%.3f', now), 'reason', reason, 'is_open', '0')
   end
   conclude(KEYS[1])

@@ -21,7 +21,7 @@ APP = "tests.apps.limits"
 RECOVER_AFTER = "2"  # seconds
 PARKED_JOBS = sized(300, 100_000)
 PARKING_SECONDS = sized(TIMEOUT_SECONDS, 600.0)  # until all of them are parked
-WATCHED_SECONDS = 3  # each by itself
+WATCHED_SECONDS = sized(3, 15)  # each by itself
 
 
 def noted(stage: Stage, what: str) -> list[str]:

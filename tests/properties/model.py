@@ -144,6 +144,7 @@ class World:
         self.override: int | None = None  # another limit in force
         self.most_held = 0  # places that may be taken: more than the limit after it was lowered
         self.expired = 0  # claims of unique jobs that have ended
+        self.has_failed_over = False  # grants may be back of jobs that have begun since: only the sweep drops them
         self.has_skipped_begin = False  # a limited job has ended without asking for a place, so it releases none
         modules = (engine_module, reserve_calls, settle_calls, wait_lists, guarded_push)
         scripts = [each for module in modules for each in vars(module).values()]
@@ -314,6 +315,7 @@ class World:
         self.late, self.armed, self.to_forget = [], [], []
         for process in self.processes:
             process.doubtful |= process.held.keys()
+        self.has_failed_over = True
         self.set_limit(self.override)
 
     # processes
@@ -425,7 +427,7 @@ class World:
                 process.round(8)
             last.sweep_dead()
             is_busy |= last.poll() > 0
-            if self.has_skipped_begin:
+            if self.has_skipped_begin or self.has_failed_over:
                 self.sweep_parked()
             if not is_busy:
                 return

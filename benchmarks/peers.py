@@ -15,8 +15,9 @@ from pathlib import Path
 
 from benchmarks.server import free_port
 
-__all__ = ["FEATURELESS", "GUARDED", "PEERS", "REAL", "SPREAD", "Peer", "Shape"]
+__all__ = ["AWAITING", "FEATURELESS", "GUARDED", "PEERS", "REAL", "SPREAD", "Peer", "Shape"]
 
+OLDER = str(Path(sys.prefix) / "older/bin/python")  # an environment with an older redis-py (Makefile)
 RUBY = Path(__file__).resolve().parent / "ruby"
 Command = list[str]
 
@@ -112,6 +113,22 @@ def taskiq(shape: Shape) -> list[Command]:
     return [python("taskiq", "worker", "benchmarks.apps.taskiq:broker", *options)]
 
 
+def awaiting(shape: Shape) -> list[Command]:
+    """Few threads begin the async jobs; those have places of their own."""
+    (command,) = kiqcluster(replace(shape, concurrency=10), "awaiting")
+    return [[*command, "--async-concurrency", str(shape.concurrency)]]
+
+
+def arq(shape: Shape) -> list[Command]:
+    worker = [OLDER, "-m", "arq", "benchmarks.apps.arq.WorkerSettings"]
+    return [["env", f"BENCH_CONCURRENCY={shape.concurrency}", *worker]]
+
+
+def saq(shape: Shape) -> list[Command]:
+    worker = [OLDER, "-m", "saq", "benchmarks.apps.saq.settings"]
+    return [["env", f"BENCH_CONCURRENCY={shape.concurrency}", *worker]]
+
+
 KIQCLUSTER = Peer(
     "kiqcluster",
     kiqcluster,
@@ -182,7 +199,29 @@ PEERS = {
             configuration="RedisStreamBroker (acknowledges), async jobs, 10 at once",
             queue="taskiq",
         ),
+        Peer(
+            "arq",
+            arq,
+            pace=1_200,
+            configuration="async jobs, poll_delay=0.01, results dropped",
+            queue="arq:queue",
+            pusher=[OLDER, "-m", "benchmarks.pusher", "arq"],
+        ),
+        Peer(
+            "saq",
+            saq,
+            pace=3_000,
+            configuration="async jobs, results dropped",
+            queue="saq:default:queued",
+            pusher=[OLDER, "-m", "benchmarks.pusher", "saq"],
+        ),
     )
+}
+
+# Those that run async jobs, each with many at once.
+AWAITING = {
+    "kiqcluster": replace(KIQCLUSTER, app="awaiting", commands=awaiting, pace=20_000),
+    **{name: PEERS[name] for name in ("arq", "saq", "taskiq")},
 }
 
 # Those that have guarantees to compare, with jobs that use them; and kiqcluster without the seams for them.

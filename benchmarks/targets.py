@@ -83,6 +83,15 @@ TARGETS = (
     Target("usual", "jobs/s ÷ Sidekiq's", over("usual", "rate", "sidekiq"), 8),
     Target("usual", "jobs/s ÷ those bound to one core", over_bound("usual"), 0.9),
     Target("sleep", "share of the ideal 5 000/s", ours("sleep", "of_ideal"), 0.97, form=".3f"),
+    *(
+        Target("async", f"{what} ÷ {peer}'s", over("async", figure, peer), limit, is_ceiling=is_ceiling)
+        for peer in ("arq", "saq", "taskiq")
+        for what, figure, limit, is_ceiling in (
+            ("jobs/s", "rate", 5, False),
+            ("worker CPU per job", "worker_cpu", 1 / 3, True),
+            ("commands per job", "commands", 1 / 3, True),
+        )
+    ),
     Target("enqueue", "one by one ÷ Sidekiq's", over("enqueue", "single", "sidekiq"), 1.15),
     Target("enqueue", "bulk ÷ Sidekiq's", over("enqueue", "bulk", "sidekiq"), 2),
     Target("latency", "p50 ÷ Sidekiq's", over("latency", "p50", "sidekiq"), 1, is_ceiling=True),

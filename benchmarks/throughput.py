@@ -6,14 +6,16 @@ import os
 from collections.abc import Sequence
 
 from benchmarks.measure import Figures, Filled, Scale, disturbance, fill, observe, rate_of
-from benchmarks.peers import REAL, SPREAD, Peer, Shape
+from benchmarks.peers import AWAITING, REAL, SPREAD, Peer, Shape
 from benchmarks.stage import Failed, Stage
 
 __all__ = [
+    "ASYNC_JOBS",
     "LATENCY_SECONDS",
     "SLEEP_JOB_SECONDS",
     "SPREAD_CLASSES",
     "SPREAD_QUEUES",
+    "async_naps",
     "enqueue",
     "growth",
     "lock",
@@ -30,6 +32,7 @@ __all__ = [
 
 LATENCY_SECONDS = 0.001  # that the slow way to Redis adds to a round trip
 SLEEP_JOB_SECONDS = 0.005  # that a `sleep` job takes
+ASYNC_JOBS = 1_000  # at once, in one process
 WARM_UP_PUSHES = 20  # pushes that are not counted: the first ones pay for connections
 SPREAD_QUEUES, SPREAD_CLASSES = 1_000, 200
 JOBS_IN_A_ROW = 10  # jobs of one kind in a row, where there are many kinds
@@ -124,6 +127,13 @@ def naps(stage: Stage, peer: Peer, scale: Scale) -> Figures:
     filled = enqueued(stage, peer, "sleep", SLEEP_JOB_SECONDS, count=int(min(peer.pace, ideal) * scale.seconds))
     figures = run_filled(stage, peer, shape, filled)
     return {**figures, "of_ideal": figures["rate"] / ideal}
+
+
+def async_naps(stage: Stage, peer: Peer, scale: Scale) -> Figures:
+    """Run async jobs that wait, many at once in one process."""
+    peer = AWAITING[peer.name]
+    filled = enqueued(stage, peer, "sleep", SLEEP_JOB_SECONDS, count=int(peer.pace * scale.seconds))
+    return run_filled(stage, peer, Shape(concurrency=ASYNC_JOBS), filled)
 
 
 def enqueue(stage: Stage, peer: Peer, scale: Scale) -> Figures:

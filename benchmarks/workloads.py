@@ -10,7 +10,7 @@ from benchmarks.cron import ENTRIES, cron
 from benchmarks.fleet import FLEET_SIZES, fleet
 from benchmarks.guarantees import guarantees, own_guarantees
 from benchmarks.measure import FULL, Figures, Scale
-from benchmarks.peers import PEERS, Peer
+from benchmarks.peers import AWAITING, PEERS, Peer
 from benchmarks.stage import Stage
 
 __all__ = ["WORKLOADS", "Column", "Workload"]
@@ -63,8 +63,8 @@ COSTS = (
     Column("commands", "commands/job", ".2f"),
     Column("round_trips", "round trips/job", ".3f"),
 )
-EVERYBODY = tuple(PEERS)
-SYSTEMS = tuple(name for name in PEERS if name != "bare-loop")
+EVERYBODY = tuple(name for name in PEERS if name not in ("arq", "saq"))  # which run nothing but async jobs
+SYSTEMS = tuple(name for name in EVERYBODY if name != "bare-loop")
 TWO = ("kiqcluster", "sidekiq")
 OURS = ("kiqcluster",)
 
@@ -101,6 +101,12 @@ WORKLOADS = {
         throughput.naps,
         SYSTEMS,
         (RATE, Column("of_ideal", "of ideal", ".1%"), *COSTS[:2]),
+    ),
+    "async": Workload(
+        f"Async jobs that wait {1e3 * throughput.SLEEP_JOB_SECONDS:g} ms, {throughput.ASYNC_JOBS:,} at once, 1 process",
+        throughput.async_naps,
+        tuple(AWAITING),
+        (RATE, *COSTS),
     ),
     "enqueue": Workload(
         "Enqueue",

@@ -11,7 +11,7 @@ from tests.apps.basic import note
 FAILED_EVERY, DEAD_EVERY = 7, 11  # rows that fail, and those that die
 
 
-@job(retry=2, retry_in=lambda *_: 0.1, max_retries_after_interruption=-1)
+@job(namespace="tasks", retry=2, retry_in=lambda *_: 0.1, max_retries_after_interruption=-1)
 def handle_row(number: int) -> None:
     """Takes a moment; some rows fail, some are errors at each try."""
     running = current_job()
@@ -24,7 +24,7 @@ def handle_row(number: int) -> None:
         raise NormalFailure(f"row {number} has no name")
 
 
-@job(max_retries_after_interruption=-1)
+@job(namespace="tasks", max_retries_after_interruption=-1)
 def split(numbers: list[int]) -> None:
     """Adds a job for each number, in one step; another try finds that it is done."""
     task = current_task()
@@ -33,17 +33,17 @@ def split(numbers: list[int]) -> None:
         task.add(handle_row, [[number] for number in numbers])
 
 
-@job(queue="callbacks")
+@job(namespace="tasks", queue="callbacks")
 def completed(task: str) -> None:
     told("completed", task)
 
 
-@job(queue="callbacks")
+@job(namespace="tasks", queue="callbacks")
 def succeeded(task: str) -> None:
     told("succeeded", task)
 
 
-@job(queue="callbacks")
+@job(namespace="tasks", queue="callbacks")
 def died(task: str) -> None:
     told("died", task)
 

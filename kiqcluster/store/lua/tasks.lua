@@ -165,6 +165,7 @@ local function change_event(key, jid, status, messages, kind)
   if not old or not STATUSES[status] then return end
   local now = tonumber(server_time())
   local is_final = STAYS[status] ~= nil
+  local may_conclude = old == status -- sent again: what follows may not have been written
   if old ~= status and not (STAYS[old] and STAYS[old][status]) then
     local fields = {':' .. jid, status, old, count_of(task[old]) - 1, status, count_of(task[status]) + 1}
     local known = task['m' .. jid] or ''
@@ -176,12 +177,14 @@ local function change_event(key, jid, status, messages, kind)
     end
     mark_changed(key, task, jid)
     redis.call('HSET', key, unpack(fields))
+    task[old], task[status] = fields[4], fields[6]
+    may_conclude = status == 'error' or count_of(task.enqueue) + count_of(task.working) == 0
     if old == 'error' then write_beside('ZREM', ended_at(key), jid) end
     old = status
   end
   if is_final and old == status then
     if status ~= 'finish' then write_beside('ZADD', ended_at(key), 'NX', now, jid) end
-    conclude(key)
+    if may_conclude then conclude(key) end
   end
   refresh(key, task, now)
 end

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.server import free_port
 
-__all__ = ["AWAITING", "FEATURELESS", "GUARDED", "PEERS", "REAL", "SPREAD", "Peer", "Shape"]
+__all__ = ["AWAITING", "FEATURELESS", "GROUPED", "GUARDED", "PEERS", "REAL", "SPREAD", "Peer", "Shape"]
 
 OLDER = str(Path(sys.prefix) / "older/bin/python")  # an environment with an older redis-py (Makefile)
 RUBY = Path(__file__).resolve().parent / "ruby"
@@ -95,10 +95,10 @@ def huey(shape: Shape) -> list[Command]:
     return [python("huey.bin.huey_consumer", "benchmarks.apps.huey.huey", *options)] * shape.processes
 
 
-def celery(shape: Shape) -> list[Command]:
+def celery(shape: Shape, app: str = "celery") -> list[Command]:
     options = ["-P", "threads", "-c", shape.concurrency, "--loglevel", "WARNING"]
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
-    start = [python("celery", "-A", "benchmarks.apps.celery", "worker", *options, *quiet)]
+    start = [python("celery", "-A", f"benchmarks.apps.{app}", "worker", *options, *quiet)]
     return [[*command, "-n", f"worker{number}@%h"] for number, command in enumerate(start * shape.processes)]
 
 
@@ -108,9 +108,9 @@ def rq(shape: Shape) -> list[Command]:
     return [python("rq.cli", "worker", *options, "default")] * shape.processes
 
 
-def taskiq(shape: Shape) -> list[Command]:
+def taskiq(shape: Shape, app: str = "taskiq") -> list[Command]:
     options = ["--workers", shape.processes, "--max-async-tasks", shape.concurrency, "--log-level", "WARNING"]
-    return [python("taskiq", "worker", "benchmarks.apps.taskiq:broker", *options)]
+    return [python("taskiq", "worker", f"benchmarks.apps.{app}:broker", *options)]
 
 
 def awaiting(shape: Shape) -> list[Command]:
@@ -233,5 +233,15 @@ GUARDED = {
         pusher=[*PEERS["sidekiq"].pusher, "guarded"],
     ),
     "dramatiq": replace(PEERS["dramatiq"], app="guarded_dramatiq", commands=partial(dramatiq, app="guarded_dramatiq")),
+}
+# Those that have tasks, or what comes near to them.
+GROUPED = {
+    name: replace(PEERS[name], app=app, commands=partial(commands, app=app))
+    for name, app, commands in (
+        ("kiqcluster", "grouped", kiqcluster),
+        ("celery", "grouped_celery", celery),
+        ("dramatiq", "grouped_dramatiq", dramatiq),
+        ("taskiq", "grouped_taskiq", taskiq),
+    )
 }
 FEATURELESS = replace(KIQCLUSTER, app="featureless", commands=partial(kiqcluster, app="featureless"))

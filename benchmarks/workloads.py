@@ -12,6 +12,7 @@ from benchmarks.guarantees import guarantees, own_guarantees
 from benchmarks.measure import FULL, Figures, Scale
 from benchmarks.peers import AWAITING, PEERS, Peer
 from benchmarks.stage import Stage
+from benchmarks.tasks import PACES, tasks
 
 __all__ = ["WORKLOADS", "Column", "Workload"]
 
@@ -158,6 +159,20 @@ WORKLOADS = {
             depth=f"first tenth of a queue of {FULL.depth:,} / last",
             queues=f"{throughput.SPREAD_QUEUES:,} queues / 1",
             classes=f"{throughput.SPREAD_CLASSES} classes / 1",
+        ),
+    ),
+    "tasks": Workload(
+        "No-op jobs of a task (chord, group; taskiq: with results), 1 process, beside plain ones",
+        tasks,
+        tuple(PACES),
+        (
+            Column("rate", "jobs/s", WHOLE),
+            Column("plain", "plain", WHOLE),
+            Column("kept", "÷ plain", ".2f"),
+            Column("added", "added µs/job", ".0f"),
+            Column("commands", "commands/job", ".2f"),
+            Column("added_commands", "added", ".2f"),
+            Column("redis_cpu", "Redis CPU ms/1 000", ".1f"),
         ),
     ),
     "guarantees": Workload(

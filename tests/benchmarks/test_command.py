@@ -40,6 +40,14 @@ def test_a_peer_that_is_not_installed_is_said_and_the_others_are_measured(tmp_pa
     assert "\n| kiqcluster | " in done.stdout
 
 
+def test_jobs_of_a_task_are_measured_beside_plain_ones() -> None:
+    done = bench("tasks", "--quick", "--peers", "kiqcluster")
+
+    assert done.returncode == 0, done.stderr
+    assert "| kiqcluster | " in done.stdout
+    assert "not run" not in done.stdout.partition("## Versions")[0]
+
+
 def test_a_poll_of_cron_entries_enqueues_a_job_of_each() -> None:
     done = bench("cron", "--quick", "--peers", "kiqcluster")
 

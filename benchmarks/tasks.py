@@ -1,0 +1,45 @@
+"""Tasks: what a job costs that is part of one, beside the same job that is not.
+
+Ours is a task with a status for each job and a callback; Celery's a chord, Dramatiq's a group with a completion
+callback.  taskiq has no groups: it keeps the result of each job, which a caller would wait for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from benchmarks.measure import Figures, Scale, fill
+from benchmarks.peers import GROUPED, Peer, Shape
+from benchmarks.stage import Stage
+from benchmarks.throughput import run_filled
+
+__all__ = ["PACES", "tasks"]
+
+# How many plain jobs, and jobs of a task, one process runs in a second, roughly.
+PACES = {"kiqcluster": (80_000, 12_000), "celery": (1_000, 300), "dramatiq": (2_500, 1_200), "taskiq": (3_000, 1_500)}
+
+
+def tasks(stage: Stage, peer: Peer, scale: Scale) -> Figures:
+    """Return the rates of both in jobs a second, and what one job more costs in a task, in microseconds."""
+    grouped = GROUPED[peer.name]
+    plain_pace, grouped_pace = PACES[peer.name]
+    plain = run(stage, grouped, "plain", int(plain_pace * scale.seconds))
+    task = run(stage, with_results(grouped), "grouped", int(grouped_pace * scale.seconds))
+    return {
+        **task,
+        "plain": plain["rate"],
+        "kept": task["rate"] / plain["rate"],
+        "added": 1e6 / task["rate"] - 1e6 / plain["rate"],
+        "added_commands": task["commands"] - plain["commands"],
+    }
+
+
+def run(stage: Stage, peer: Peer, job: str, count: int) -> Figures:
+    stage.clear()
+    with stage.pusher(peer) as pusher:
+        filled = fill(pusher, job, count=count)
+    return run_filled(stage, peer, Shape(), filled)
+
+
+def with_results(peer: Peer) -> Peer:
+    return replace(peer, environment={**peer.environment, "BENCH_RESULTS": "1"})

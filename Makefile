@@ -20,7 +20,7 @@ WALKS  := $(addprefix tests/properties/,test_rules.py test_hand_lists.py test_en
             test_capacity_walk.py test_cron_walk.py test_forged_fields.py test_broken_guarantees.py test_admission_walk.py \
             test_routing.py test_client.py)
 # Others that have a full size of their own.
-LARGE  := tests/process/test_limits.py::test_parked_jobs_cost_redis_nothing_while_they_wait
+LARGE  := tests/process/test_limits.py::test_parked_jobs_cost_redis_nothing_while_they_wait tests/process/test_import_export.py
 
 # Tests start some thousand Python processes: each would compile the whole package where this is set.
 unexport PYTHONDONTWRITEBYTECODE

@@ -7,7 +7,7 @@ Everything public is named here; ARCHITECTURE.md says where the rest lives.
 from kiqcluster import limits, policies
 from kiqcluster.client.client import Client
 from kiqcluster.errors import Interrupted, KiqError, RetryError
-from kiqcluster.features.context import application_context, current_context
+from kiqcluster.features.payload.context import application_context, current_context
 from kiqcluster.job import DISCARD, KILL, Job, job
 from kiqcluster.process.delivery import allow_unrouted
 from kiqcluster.process.logs.job_logger import JobLogger, job_logger

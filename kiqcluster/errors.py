@@ -49,6 +49,8 @@ __all__ = [
     "InvalidArguments",
     "InvalidPush",
     "JobDefinitionError",
+    "JobDropped",
+    "JobFailed",
     "JobKilled",
     "JobTimedOut",
     "KiqError",
@@ -271,6 +273,27 @@ class RedisRefused(StoreError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.code = message.split(" ", 1)[0]
+
+
+class JobFailed(KiqError):
+    """A job whose result was waited for has failed for good.  error_class, error_message: of its last error."""
+
+    def __init__(self, name: str, jid: str, error_class: str, error_message: str) -> None:
+        super().__init__(f"{name} {jid} has failed: {error_class}: {error_message}")
+        self.name = name
+        self.jid = jid
+        self.error_class = error_class
+        self.error_message = error_message
+
+
+class JobDropped(KiqError):
+    """A job whose result was waited for was dropped before it ran.  reason: by what."""
+
+    def __init__(self, name: str, jid: str, reason: str) -> None:
+        super().__init__(f"{name} {jid} was dropped{f' by {reason}' if reason else ''}; it will not run")
+        self.name = name
+        self.jid = jid
+        self.reason = reason
 
 
 class CannotRun(KiqError):

@@ -28,7 +28,9 @@ from kiqcluster.application.options import (
     under_own_names,
 )
 from kiqcluster.application.registry import Definition
+from kiqcluster.client.async_writes import aenqueue, aenqueue_bulk
 from kiqcluster.client.client import Client
+from kiqcluster.client.handle import Handle
 from kiqcluster.client.router import options_of, queue_of
 from kiqcluster.errors import InvalidPush, JobDefinitionError
 from kiqcluster.process.clock import SystemClock
@@ -49,7 +51,18 @@ R_ = TypeVar("R_")
 
 MAX_DELAY_SECONDS = 1e9  # 31 years; a larger number is an epoch second
 RESERVED_NAMES = frozenset(
-    {"queue", "set", "enqueue", "perform_async", "perform_in", "perform_at", "perform_bulk", "perform_inline"}
+    {
+        "queue",
+        "set",
+        "enqueue",
+        "aenqueue",
+        "aenqueue_bulk",
+        "perform_async",
+        "perform_in",
+        "perform_at",
+        "perform_bulk",
+        "perform_inline",
+    }
 )
 
 
@@ -112,6 +125,29 @@ class Enqueuer(Generic[P, R]):
         """
         return self._enqueue(args, kwargs, None)
 
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R] | None:
+        """Enqueue the job; return its handle, or None when client middleware stopped it.
+
+        With the option `result_ttl`, `handle.result()` waits for what it returns.  Raises as perform_async.
+        """
+        jid = self._enqueue(args, kwargs, None)
+        return None if jid is None else self._handle(jid)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R] | None:
+        """Do the same in a coroutine: its event loop goes on meanwhile.
+
+        Pushes that coroutines make at the same time share round trips.
+        """
+        definition, name, options = self.definition, self.definition.name, self.options
+        arguments = definition.positional(args, kwargs)
+        jid = await aenqueue(Client(), name, options, arguments, definition, self.wait_replicas)
+        return None if jid is None else self._handle(jid)
+
+    async def aenqueue_bulk(self, argument_lists: Iterable[Sequence[Any]]) -> list[Jid | None]:
+        """Do what perform_bulk does, in a coroutine."""
+        definition, name, options = self.definition, self.definition.name, self.options
+        return await aenqueue_bulk(Client(), name, options, argument_lists, definition, self.wait_replicas)
+
     def perform_in(self, delay: float | timedelta, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """Enqueue the job to run after a delay, in seconds or as a timedelta."""
         return self._enqueue(args, kwargs, delay if isinstance(delay, timedelta) else _seconds(delay))
@@ -158,6 +194,11 @@ class Enqueuer(Generic[P, R]):
 
         current_setup().server_middleware.invoke(run, last)
         return returned[0] if returned else None
+
+    def _handle(self, jid: Jid) -> Handle[R]:
+        is_in_redis = current_setup().delivery is None
+        store = Client().store_of(self.definition.name, self.definition) if is_in_redis else None
+        return Handle(jid, self.definition, store)
 
     def _enqueue(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], at: float | timedelta | datetime | None
@@ -286,6 +327,21 @@ class Job:
     def perform_async(cls: type[HasPerform[P, R_]], *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """See Enqueuer.perform_async."""
         return _enqueuer(cls).perform_async(*args, **kwargs)
+
+    @classmethod
+    def enqueue(cls: type[HasPerform[P, R_]], *args: P.args, **kwargs: P.kwargs) -> Handle[R_] | None:
+        """See Enqueuer.enqueue."""
+        return _enqueuer(cls).enqueue(*args, **kwargs)
+
+    @classmethod
+    async def aenqueue(cls: type[HasPerform[P, R_]], *args: P.args, **kwargs: P.kwargs) -> Handle[R_] | None:
+        """See Enqueuer.aenqueue."""
+        return await _enqueuer(cls).aenqueue(*args, **kwargs)
+
+    @classmethod
+    async def aenqueue_bulk(cls: type[HasPerform[P, R_]], argument_lists: Iterable[Sequence[Any]]) -> list[Jid | None]:
+        """See Enqueuer.aenqueue_bulk."""
+        return await _enqueuer(cls).aenqueue_bulk(argument_lists)
 
     @classmethod
     def perform_in(

@@ -114,6 +114,7 @@ class JobOptions(PushOptions, total=False):
     max_retries_after_interruption: int
     timeout: float
     timeout_hard: float
+    result_ttl: int
     cron: str
     tz: str
     rate_limit: RateLimit
@@ -256,6 +257,7 @@ OPTIONS: dict[str, Option] = {
             ", ".join((NO_STRATEGY, *STRATEGIES)),
             on_wire=False,
         ),
+        Option("result_ttl", _is_ttl, "whole seconds, at least 1", on_wire=False),
         Option("deduplicate_key", callable, "a function of the job's arguments → text", on_wire=False),
         Option("deduplicate_ttl", _is_ttl, "whole seconds, at least 1", on_wire=False),
         Option("deduplicate_scheduled", lambda value: isinstance(value, bool), "True or False", on_wire=False),

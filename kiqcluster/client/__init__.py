@@ -6,5 +6,7 @@ items       what the item of a push says, and what it lacks
 client      Client: pushes jobs, through client middleware and the client halves of the features
 writes      pushed jobs to Redis, many in one round trip
 cron_jobs   what a cron entry enqueues
+async_writes   pushes of coroutines: one thread writes for all of them
+handle      a job that was enqueued: waits for its result
 reenqueue   a due entry, or a job retried by hand, becomes a job of a queue: client middleware again
 """

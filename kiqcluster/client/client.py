@@ -24,17 +24,16 @@ from typing import Any, TypeVar
 from kiqcluster.application.registry import Definition
 from kiqcluster.client.items import check_presentable, read_item
 from kiqcluster.client.router import shard_of
-from kiqcluster.client.writes import Refused, round_trips, write
+from kiqcluster.client.writes import Refused, write_all
 from kiqcluster.errors import (
     InvalidArguments,
     InvalidPush,
     PushError,
-    ReplyLost,
-    StoreError,
     UsageError,
 )
-from kiqcluster.features import encryption, expiry, size_limiter
-from kiqcluster.features.context import with_context
+from kiqcluster.features import expiry
+from kiqcluster.features.payload import encryption, size_limiter
+from kiqcluster.features.payload.context import with_context
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.config import MIN_LIMITED_BYTES
@@ -346,32 +345,20 @@ class Client:
             raise UsageError(f"{name}: this needs Redis, and the jobs of this test stay in memory; use testing.real()")
         return self._target(name, definition) or self._setup.current_store()
 
+    def deliver(self, jobs: Sequence[Ready], name: str, definition: Definition | None) -> Store | None:
+        """Return the shard that gets these jobs; None if a test has taken them.  Raises UnroutedCall."""
+        store = self._target(name, definition)
+        if self._setup.delivery is not None and self._setup.delivery.deliver(jobs, store):
+            return None
+        return store or self._setup.current_store()
+
     def _write(self, jobs: Sequence[Ready], wait_replicas: int, name: str, definition: Definition | None) -> Refused:
         """Write jobs, a chunk per round trip; return those that a guard has refused.
 
         Raises StoreError, whose `enqueued` has the jids that are certainly enqueued.
         """
-        store = self._target(name, definition)
-        if self._setup.delivery is not None and self._setup.delivery.deliver(jobs, store):  # a test took them
-            return {}
-        store = store or self._setup.current_store()
-        enqueued: list[Jid] = []
-        refused: Refused = {}
-        for chunk in round_trips(jobs):
-            try:
-                refused |= write(store, chunk, enqueued, wait_replicas)
-            except StoreError as error:
-                error.enqueued = tuple(enqueued)
-                said = [str(error)]
-                if isinstance(error, ReplyLost):
-                    error.jids = tuple(job.jid for job in chunk)
-                    said.append(f"{len(chunk)} jobs may or may not be enqueued (error.jids)")
-                    said.append("push them again only if running twice is allowed")
-                if enqueued or len(jobs) > 1:
-                    said.append(f"certainly enqueued: {len(enqueued)} of {len(jobs)} jobs (error.enqueued)")
-                error.args = ("; ".join(said),)
-                raise
-        return refused
+        store = self.deliver(jobs, name, definition)
+        return {} if store is None else write_all(store, jobs, wait_replicas)
 
 
 def _replicas(definition: Definition | None, wanted: int | None) -> int:

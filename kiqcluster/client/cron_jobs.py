@@ -14,8 +14,8 @@ from kiqcluster.application.definitions import cron_queue
 from kiqcluster.application.registry import Definition
 from kiqcluster.client.client import Client
 from kiqcluster.client.router import route_of
-from kiqcluster.features.context import application_context
 from kiqcluster.features.cron import CRON, CRON_AT, CronRun, Step
+from kiqcluster.features.payload.context import application_context
 from kiqcluster.process.delivery import Ready
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.cron_entries import CronEntry

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from kiqcluster.errors import MalformedPayload
-from kiqcluster.features import size_limiter
 from kiqcluster.features.expiry import EXPIRY, is_expired
+from kiqcluster.features.payload import size_limiter
 from kiqcluster.process.runtime import Push, Setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, Payload, read, stamp, unwrap, wrap

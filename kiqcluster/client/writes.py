@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kiqcluster.errors import NotReplicated, RedisRefused
+from kiqcluster.errors import NotReplicated, RedisRefused, ReplyLost, StoreError
 from kiqcluster.process.delivery import Ready
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import Jid
@@ -16,7 +16,7 @@ from kiqcluster.store import Connection, Store
 from kiqcluster.store.guarded_push import GuardedJob, Refusal, push_guarded
 from kiqcluster.store.wire import Command
 
-__all__ = ["MAX_JOBS_PER_ROUND_TRIP", "Refused", "round_trips", "write", "write_each"]
+__all__ = ["MAX_JOBS_PER_ROUND_TRIP", "Refused", "write", "write_all", "write_each"]
 
 MAX_JOBS_PER_ROUND_TRIP = 1_000  # jobs in one round trip (sidekiq client.rb)
 # Bytes in one round trip, unless one job has more: memory holds them thrice, and the transfer has a time limit.
@@ -75,6 +75,30 @@ def write(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replica
     if is_waiting and replies[-1] < wait_replicas:
         said = f"stored, but {replies[-1]} of {wait_replicas} replicas have confirmed it within {wait_seconds:g} s"
         raise NotReplicated(said, tuple(written), wait_replicas, replies[-1])
+    return refused
+
+
+def write_all(store: Store, jobs: Sequence[Ready], wait_replicas: int) -> Refused:
+    """Write jobs, a chunk per round trip; return those that a guard has refused.
+
+    Raises StoreError, whose `enqueued` has the jids that are certainly enqueued.
+    """
+    enqueued: list[Jid] = []
+    refused: Refused = {}
+    for chunk in round_trips(jobs):
+        try:
+            refused |= write(store, chunk, enqueued, wait_replicas)
+        except StoreError as error:
+            error.enqueued = tuple(enqueued)
+            said = [str(error)]
+            if isinstance(error, ReplyLost):
+                error.jids = tuple(job.jid for job in chunk)
+                said.append(f"{len(chunk)} jobs may or may not be enqueued (error.jids)")
+                said.append("push them again only if running twice is allowed")
+            if enqueued or len(jobs) > 1:
+                said.append(f"certainly enqueued: {len(enqueued)} of {len(jobs)} jobs (error.enqueued)")
+            error.args = ("; ".join(said),)
+            raise
     return refused
 
 

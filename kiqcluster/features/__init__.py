@@ -4,15 +4,14 @@ stacks         which features are in force, in order, apart from the application
 job_end        the end of a run, as features see it
 expiry         `expires_in`: a job that has not begun in time is dropped
 versions       payloads that are newer than the class of this process wait
-size_limiter   large arguments: reported, compressed or refused; below the stacks, which see the arguments
 strikes        `kiqctl strike`: an operator defers or drops some jobs for a while
 policies       `policy`: code of the application decides before each run: run, defer or drop
 tasks          jobs of a task: their status, from the push to the end
 rate_limits    `rate_limit`: at most so many starts in a period
 concurrency_limit   `concurrency_limit`: at most so many jobs of a class or key run at once
 cron           `cron`: jobs on a schedule; below the stacks, which see their pushes
-context        who enqueued a job and for which request; direct calls of the client, beside the stacks
-encryption     `encrypt`: the last argument is a secret; below the stacks, which see what is stored
 timeouts       `timeout`, `timeout_hard`: for how long a job may run; below the stacks
+results        `result_ttl`: what a job returned is kept for whoever waits for it
+payload/       what a push adds to its payload: context, size limiter, encryption
 deduplication  equal pushes are dropped while a job waits or runs; equal jobs run one after the other
 """

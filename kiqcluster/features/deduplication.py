@@ -28,9 +28,9 @@ from typing import Any
 
 from kiqcluster.application.options import CLAIMING, EXCLUSIVE, NO_STRATEGY, UNTIL_START
 from kiqcluster.application.registry import Definition, current_registry
-from kiqcluster.features import encryption
 from kiqcluster.features.expiry import EXPIRES_IN, EXPIRY
 from kiqcluster.features.job_end import JobEnd
+from kiqcluster.features.payload import encryption
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import Push, Run, current_setup

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Interrupted, Outcome, Requeue
@@ -22,7 +23,7 @@ class JobEnd:
     payload: the run's own copy, which the job and middleware may have changed.  name: of the job's class.
     identity, token, keys: as those of Run.  raw: the unit's bytes, as they came.
     has_asked: whether its begin rows were put to Redis.  failure: the error that ended the run.
-    messages: that the job has logged (current_job().log).
+    messages: that the job has logged (current_job().log).  returned: by `perform`.
     """
 
     outcome: Outcome
@@ -36,6 +37,7 @@ class JobEnd:
     has_asked: bool = True
     failure: BaseException | None = None
     messages: Sequence[str] = ()
+    returned: Any = field(default=None, repr=False)
 
     @property
     def has_left_line(self) -> bool:

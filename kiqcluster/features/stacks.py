@@ -23,6 +23,7 @@ from kiqcluster.features.expiry import Expiry
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.policies import ClientPolicies, ServerPolicies
 from kiqcluster.features.rate_limits import RateLimits
+from kiqcluster.features.results import Results
 from kiqcluster.features.strikes import STRIKES
 from kiqcluster.features.tasks import TaskEvents
 from kiqcluster.features.versions import VersionCheck
@@ -179,6 +180,7 @@ STACKS = InForce(
             RateLimits(),  # what may not run now
             ServerDeduplication(),  # what has equals: its line is the narrower one, and jobs wait there first
             ConcurrencyLimits(),  # what may not run beside others
+            Results(),  # whose end somebody waits for
         ),
     )
 )

@@ -95,7 +95,7 @@ class JobContext:
     # Its unit, and the Redis that has it.
     held: tuple[Any, Store] | None = field(default_factory=lambda: None, repr=False)
     is_asked_to_stop: bool = field(default=False, init=False)
-    passed_on: Mapping[str, JSON] | None = field(default=None, init=False, repr=False)  # kept by features/context
+    passed_on: Mapping[str, JSON] | None = field(default=None, init=False, repr=False)  # kept by features/payload
     time_limit: TimeLimit | None = field(default=None, init=False)
     extras: dict[str, Any] | None = field(default=None, init=False, repr=False)  # of log_extra_metadata_on_done
     messages: list[str] | None = field(default=None, init=False, repr=False)  # that the job has logged

@@ -6,6 +6,7 @@ beside_loops   calls a function in a thread of its own if this one runs a loop
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 import traceback
@@ -129,8 +130,6 @@ def thread_stacks(doings: Mapping[str, str] | None = None) -> str:
 
 def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in a loop of its own; return what it returns.  It sees the caller's context variables."""
-    import asyncio  # most processes need none
-
     return beside_loops(lambda: asyncio.run(coroutine))
 
 
@@ -149,9 +148,6 @@ def beside_loops(run: Callable[[], T]) -> T:
 
 
 def _is_in_loop() -> bool:
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None:
-        return False
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -271,6 +271,10 @@ class Keys:
         """zset: payloads of jobs that were dropped by a strike, an expiry or a begin row, by when; 10 000, 7 days."""
         return f"{self.prefix}kiq:dropped"
 
+    def result(self, jid: str) -> str:
+        """list: the result of a job, JSON, its only element (features/results.py)."""
+        return f"{self.prefix}kiq:result:{jid}"
+
     @property
     def strikes(self) -> str:
         """hash: id → JSON of a strike (features/strikes.py); those that have ended go when the next one is added."""

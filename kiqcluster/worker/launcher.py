@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kiqcluster.application.registry import Registry
 from kiqcluster.control.control_messages import Message
@@ -51,6 +51,7 @@ from kiqcluster.worker.metrics.execution_metrics import ExecutionMetricsWriter
 from kiqcluster.worker.metrics.metrics_delta import Frame
 from kiqcluster.worker.metrics.worker_metrics import WorkerMetrics
 from kiqcluster.worker.process_entry import Status
+from kiqcluster.worker.run.async_processor import AsyncProcessor
 from kiqcluster.worker.run.begins import Begins
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.feature_rows import RowsAhead
@@ -59,9 +60,6 @@ from kiqcluster.worker.run.manager import Manager
 from kiqcluster.worker.run.overflow import Overflow
 from kiqcluster.worker.run.processor import Processor
 from kiqcluster.worker.run.timed_out import TimedOutUnits
-
-if TYPE_CHECKING:
-    from kiqcluster.worker.run.async_processor import AsyncProcessor
 
 __all__ = ["Callbacks", "Launcher"]
 
@@ -330,11 +328,9 @@ class Launcher:
         return Manager(concurrency, self._fetch, wakeups, clock, make, self._on_service_crash, async_processor)
 
     def _make_async_processor(self, registry: Registry, make_execution: MakeExecution) -> AsyncProcessor | None:
-        """Return what runs async jobs, None if there are none: then nothing of it is imported."""
+        """Return what runs async jobs, None if there are none."""
         if not any(definition.is_async for definition in registry):
             return None
-        from kiqcluster.worker.run.async_processor import AsyncProcessor  # it imports asyncio
-
         parts = (self._shared_jobs, self._runtime.clock, self._on_service_crash)
         return AsyncProcessor(self._fetch.hand_in, make_execution(), *parts)
 

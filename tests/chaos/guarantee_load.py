@@ -72,6 +72,11 @@ class Load:
             facts["version"] = 3  # by a newer release
         self.push(name, rng.choice(SUBJECTS.get(name, (f"{self.count}",))), **facts)
 
+    def push_skipped(self) -> None:
+        """Push jobs that are skipped whatever happens: a killed process takes what it has counted with it."""
+        self.push("Offer", f"{self.count}", expiry=time.time() - 1)
+        self.push("Upgrade", f"{self.count}", version=3)
+
     def push(self, name: str, subject: str, milliseconds: int | None = None, **facts: Any) -> None:
         """Push a job; a push that is refused, since an equal one waits or runs, is only counted."""
         rng = self._rng

@@ -69,6 +69,7 @@ OUTCOMES: dict[str, Outcome] = {
     "requeue": Requeue(),
     "parked": Parked(SLOTS, 2, "Sync"),
     "locked": Done(effects=(Effect("clear", LOCK, ("jid",)), Effect("extend", MARKED, ("jid", 60)))),
+    "told": Done(effects=(Effect("tell", MARKED, ("{}", 60)),)),
     "counted": Done(effects=(Effect("increment", "kiq:struck", ("s",)), Effect("pass_on", SLOTS, (2, "Sync")))),
     "handed": Done(effects=(Effect("hand_on", LOCK, ("jid", MARKED, "next", 60, "queues", "queue:x", "x", "p")),)),
 }

@@ -380,7 +380,11 @@ def lasts_long(store: Store) -> bool:
 def scene_settle_dropped(engine: Engine, store: Store) -> Callable[[], object]:
     """A job that a strike drops: recorded, counted, and its lock released."""
     unit = held_unit(engine, store)
-    effects = (Effect("increment", store.keys.struck, ("3fa9c1",)), Effect("clear", LOCK, ("job-1",)))
+    effects = (
+        Effect("increment", store.keys.struck, ("3fa9c1",)),
+        Effect("clear", LOCK, ("job-1",)),
+        Effect("tell", store.keys.result("job-1"), ("{}", 60)),
+    )
     return lambda: settle(engine, (unit, Dropped(payload=b"job-1", at=NOW, effects=effects)))
 
 

@@ -27,8 +27,8 @@ from kiqcluster.ctl.text.tables import (
     text_column,
     truncate,
 )
-from kiqcluster.features.context import CALLER_ID
 from kiqcluster.features.expiry import EXPIRY
+from kiqcluster.features.payload.context import CALLER_ID
 from kiqcluster.features.versions import DEFERRED_BY_VERSION
 from kiqcluster.sidekiq.payload import CORRELATION_ID, VERSION, seconds
 

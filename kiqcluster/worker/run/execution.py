@@ -37,8 +37,9 @@ from kiqcluster.errors import (
     RetryError,
     UnknownJob,
 )
-from kiqcluster.features import encryption, tasks, timeouts
-from kiqcluster.features.size_limiter import opened
+from kiqcluster.features import tasks, timeouts
+from kiqcluster.features.payload import encryption
+from kiqcluster.features.payload.size_limiter import opened
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.features.versions import is_newer
 from kiqcluster.ipc import forks
@@ -243,7 +244,9 @@ class Execution:
         outcome: Outcome = DONE
         if raised is not None and definition is not None:
             outcome = self._raised_at_last(run, payload, definition, raised)
-        elif run.effects is not None:
+        elif run.effects is None:
+            run.returned = returned
+        else:
             outcome = DONE if returned is None else decide(Facts(ending=Ending.RETURNED, returned=returned))
         run.outcome = outcome
         self._conclude(run, name, payload, definition, outcome)
@@ -353,7 +356,7 @@ class Execution:
                     return None
                 perform = partial(self._complete, run, perform)
             if not self._setup.server_middleware.stack:
-                perform(*(self._opened(payload) if KEY_VERSION in payload else arguments))
+                run.returned = perform(*(self._opened(payload) if KEY_VERSION in payload else arguments))
                 if Forks.generation != generation or not Forks.page[0]:
                     exit_if_forked(generation)
                 return DONE
@@ -460,7 +463,7 @@ class Execution:
         async def last() -> Outcome | None:
             nonlocal has_run
             has_run = True
-            await perform(*self._opened(payload))
+            run.returned = await perform(*self._opened(payload))
             return None
 
         run.effects = []
@@ -487,7 +490,7 @@ class Execution:
             exit_if_forked(generation)  # a child that middleware forked off has come to the job
             has_run = True
             try:
-                perform(*self._opened(payload))
+                run.returned = perform(*self._opened(payload))
             except BaseException as error:
                 exit_if_forked(generation, error)
                 raise

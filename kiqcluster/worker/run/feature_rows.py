@@ -143,7 +143,7 @@ class FeatureRows:
         keys = self._keys
         has_asked = run.has_asked or self._begin_run is None
         place = (unit.queue, context.name, unit.identity, unit.token, keys, unit.payload)
-        end = JobEnd(outcome, context.payload, *place, has_asked, run.failure, context.messages or ())
+        end = JobEnd(outcome, context.payload, *place, has_asked, run.failure, context.messages or (), run.returned)
         generation = Forks.generation
         for on_end in ends:
             try:

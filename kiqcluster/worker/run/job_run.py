@@ -23,6 +23,7 @@ class JobRun:
     since: epoch seconds.  context: what the job sees of itself; None until its payload is read.
     effects: the rows that server middleware adds, None while there are none; they are written with whatever outcome
     the run gets.  features: those that the unit uses.  outcome: None until it is decided.
+    returned: by `perform`.
     failure: the error that ended it.  seconds: how long it took.
     is_overdue: whether the log says that it has run for longer than its `timeout`.
     record: of RunningJobs, for a job that may run on the event loop, else None.  started: monotonic seconds.
@@ -37,6 +38,7 @@ class JobRun:
     outcome: Outcome | None = None
     failure: BaseException | None = None
     seconds: float = 0.0
+    returned: Any = None
     record: int | None = None
     started: float = 0.0
     is_overdue: bool = False

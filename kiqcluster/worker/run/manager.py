@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from math import inf
-from typing import TYPE_CHECKING
 
 from kiqcluster.errors import StoreError
 from kiqcluster.process.clock import Clock
@@ -26,11 +25,9 @@ from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.in_flight import FORGOTTEN_LOOK_SECONDS
 from kiqcluster.worker.fetch.prefetch import LONG_JOB_SECONDS
 from kiqcluster.worker.fetch.wakeups import Push, Wakeups
+from kiqcluster.worker.run.async_processor import AsyncProcessor
 from kiqcluster.worker.run.job_run import JobRun
 from kiqcluster.worker.run.processor import Processor
-
-if TYPE_CHECKING:
-    from kiqcluster.worker.run.async_processor import AsyncProcessor
 
 __all__ = ["Manager"]
 

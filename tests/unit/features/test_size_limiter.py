@@ -145,7 +145,7 @@ class TestCompress:
     def test_beyond_what_a_worker_unpacks_nothing_is_compressed(
         self, use: Any, keep: Any, written: Written, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("kiqcluster.features.size_limiter.MAX_ARGUMENTS_BYTES", 3_000)
+        monkeypatch.setattr("kiqcluster.features.payload.size_limiter.MAX_ARGUMENTS_BYTES", 3_000)
         use("compress", limit=0)
 
         keep.perform_async(text_of(3_001))
@@ -257,7 +257,7 @@ class TestSmall:
     ) -> None:
         use("compress")
         looked: list[Any] = []
-        monkeypatch.setattr("kiqcluster.features.size_limiter.limited", lambda *facts: looked.append(facts))
+        monkeypatch.setattr("kiqcluster.features.payload.size_limiter.limited", lambda *facts: looked.append(facts))
 
         keep.perform_async("x" * (MIN_LIMITED_BYTES - 200))
         keep.perform_bulk([["x" * (THRESHOLD - 200)]] * 3)

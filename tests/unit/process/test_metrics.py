@@ -126,7 +126,7 @@ class TestCounting:
         assert counted == [f"{name}{{{labels}}} 1.0"]
 
     def test_each_feature_that_may_refuse_a_run_has_a_reason_of_its_own(self) -> None:
-        refusing = {each.name for each in current_stacks().server} - {"deduplication", "concurrency_limit"}  # they park
+        refusing = {each.name for each in current_stacks().server} - {"deduplication", "concurrency_limit", "result"}
 
         assert refusing <= {reason for _, reason in SKIP_REASONS}
 

@@ -1,0 +1,167 @@
+"""Async writes: pushes of coroutines.  One thread writes for all of them, so their event loop never waits for Redis.
+
+1. aenqueue, aenqueue_bulk   the payload is made as for any push (Client.prepare), in the coroutine
+2. Writer                    pushes that came meanwhile are written together, in one round trip
+3. Request                   the coroutine goes on with the outcome of its own jobs
+
+A push whose coroutine is cancelled may be written all the same, as one whose reply is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass
+from threading import Event, Lock
+
+from kiqcluster.application.registry import Definition
+from kiqcluster.client.client import Client
+from kiqcluster.client.writes import MAX_JOBS_PER_ROUND_TRIP, Refused, write_all
+from kiqcluster.errors import ReplyLost, StoreError
+from kiqcluster.process.delivery import Ready
+from kiqcluster.process.service import Service
+from kiqcluster.sidekiq.payload import Jid
+from kiqcluster.sidekiq.ruby_json import JSON
+from kiqcluster.store import Store
+
+__all__ = ["aenqueue", "aenqueue_bulk"]
+
+
+async def aenqueue(
+    client: Client,
+    name: str,
+    options: Mapping[str, JSON],
+    arguments: list[JSON],
+    definition: Definition | None = None,
+    wait_replicas: int = 0,
+) -> Jid | None:
+    """Push one job, as Client.enqueue does."""
+    ready = client.prepare(name, options, arguments, definition=definition)
+    if ready is None:
+        return None
+    refused = await _write(client, [ready], name, definition, wait_replicas)
+    return refused.get(ready.jid, ready.jid)
+
+
+async def aenqueue_bulk(
+    client: Client,
+    name: str,
+    options: Mapping[str, JSON],
+    argument_lists: Iterable[Sequence[JSON]],
+    definition: Definition | None = None,
+    wait_replicas: int = 0,
+) -> list[Jid | None]:
+    """Push jobs of one class, as Client.enqueue_bulk does."""
+    jobs = client.prepare_bulk(name, options, argument_lists, definition=definition)
+    refused = await _write(client, [job for job in jobs if job is not None], name, definition, wait_replicas)
+    return [None if job is None else refused.get(job.jid, job.jid) for job in jobs]
+
+
+async def _write(
+    client: Client, jobs: Sequence[Ready], name: str, definition: Definition | None, wait_replicas: int
+) -> Refused:
+    store = client.deliver(jobs, name, definition)
+    if store is None or not jobs:
+        return {}
+    loop = asyncio.get_running_loop()
+    request = Request(store, jobs, wait_replicas, loop, loop.create_future())
+    Writer.current().submit(request)
+    return await request.future
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """Jobs that a coroutine has pushed.  future: gets what write_all returns, or raises."""
+
+    store: Store
+    jobs: Sequence[Ready]
+    wait_replicas: int
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Refused]
+
+    def is_like(self, other: Request) -> bool:
+        """Return whether both may share a round trip."""
+        return self.store is other.store and self.wait_replicas == other.wait_replicas
+
+    def end(self, refused: Refused, error: Exception | None) -> Callable[[], None]:
+        """Return what the loop has to call.  refused, error: of the write in which its jobs were."""
+        jids = [job.jid for job in self.jobs]
+        if isinstance(error, StoreError):
+            if set(jids) <= set(error.enqueued):
+                error = None
+            else:
+                error = copy(error)
+                error.enqueued = tuple(jid for jid in jids if jid in error.enqueued)
+                if isinstance(error, ReplyLost):
+                    error.jids = tuple(jids)
+        own = {jid: refused[jid] for jid in jids if jid in refused}
+
+        def go_on() -> None:
+            if self.future.done():  # it was cancelled
+                return
+            if error is None:
+                self.future.set_result(own)
+            else:
+                self.future.set_exception(error)
+
+        return go_on
+
+
+class Writer(Service):
+    """The thread that writes; a process makes one with its first push from a coroutine."""
+
+    _current: Writer | None = None
+    _pid = 0
+    _making = Lock()
+
+    def __init__(self) -> None:
+        super().__init__("async writes", lambda _name, _error: None)
+        self._requests: deque[Request] = deque()
+        self._is_asked = Event()
+
+    @classmethod
+    def current(cls) -> Writer:
+        """Return the one of this process; a fork has none."""
+        with cls._making:
+            if cls._current is None or cls._pid != os.getpid():
+                cls._current, cls._pid = cls(), os.getpid()
+            if not cls._current.is_alive:
+                cls._current.start()
+            return cls._current
+
+    def submit(self, request: Request) -> None:
+        """Have a request written; from any thread."""
+        self._requests.append(request)
+        self._is_asked.set()
+
+    def wake(self) -> None:
+        self._is_asked.set()
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            self._is_asked.wait()
+            self._is_asked.clear()  # first: whatever comes later sets it again
+            while self._requests:
+                self._write_some()
+
+    def _write_some(self) -> None:
+        """Write requests that may share a round trip, and have their coroutines go on."""
+        batch = [self._requests.popleft()]
+        count = len(batch[0].jobs)
+        while self._requests and self._requests[0].is_like(batch[0]):
+            count += len(self._requests[0].jobs)
+            if count > MAX_JOBS_PER_ROUND_TRIP:
+                break
+            batch.append(self._requests.popleft())
+        refused, error = Refused(), None
+        try:
+            refused = write_all(batch[0].store, [job for each in batch for job in each.jobs], batch[0].wait_replicas)
+        except Exception as raised:  # noqa: BLE001  # each coroutine gets it
+            error = raised
+        for each in batch:
+            with suppress(RuntimeError):  # its loop is closed: nobody waits
+                each.loop.call_soon_threadsafe(each.end(refused, error))

@@ -1,0 +1,6 @@
+"""What a push adds to its payload, or changes in it; the client calls these itself, beside the stacks.
+
+context        who enqueued a job and for which request
+size_limiter   large arguments: reported, compressed or refused
+encryption     `encrypt`: the last argument is a secret
+"""

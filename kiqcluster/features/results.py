@@ -1,0 +1,130 @@
+"""Results: what a job returned, or why it failed, is kept for whoever waits for it (option `result_ttl`).
+
+on_end        the effect `tell`, in the step that ends the job: its result, JSON of at most 1 MB
+read_result   what Redis keeps → Result
+
+| outcome                                           | state                                                       |
+|---------------------------------------------------|-------------------------------------------------------------|
+| Done                                              | done, with what `perform` returned                          |
+| Dead, Discard                                     | failed, with the error                                      |
+| Dropped                                           | dropped, with the reason                                    |
+| Retry, Requeue, Interrupted, Deferred, Parked     | none yet                                                    |
+
+The key is a list of one element, so that others can wait for it: client/handle.py.
+Price: one effect with three Redis calls, no round trip.  A class without the option pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from kiqcluster.application.registry import Definition, current_registry
+from kiqcluster.errors import class_name
+from kiqcluster.features.job_end import JobEnd
+from kiqcluster.process.runtime import Run
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.outcome import Dead, Discard, Done, Dropped, Effect
+from kiqcluster.sidekiq.payload import Payload
+from kiqcluster.sidekiq.ruby_json import JSON
+
+__all__ = ["MAX_RESULT_BYTES", "RESULT_TTL", "Result", "Results", "read_result"]
+
+RESULT_TTL = "result_ttl"
+MAX_RESULT_BYTES = 1_000_000
+MAX_MESSAGE_CHARACTERS = 10_000
+
+State = Literal["pending", "done", "failed", "dropped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a job.
+
+    state: pending while it has not ended, or nothing is kept of it any more.  value: what it returned.
+    error_class, error_message: why it failed, or why what it returned could not be kept.  reason: why it was dropped.
+    """
+
+    state: State
+    value: JSON = None
+    error_class: str = ""
+    error_message: str = ""
+    reason: str = ""
+
+
+class Results:
+    """The server half."""
+
+    name = "result"
+    keys: frozenset[str] = frozenset()
+
+    def is_used_by(self, definition: Definition, /) -> bool:
+        return RESULT_TTL in definition.local
+
+    def asks_ahead(self, _definition: Definition) -> bool:
+        return True
+
+    def on_begin(self, _run: Run) -> Iterable[Effect]:
+        return ()
+
+    def on_end(self, end: JobEnd) -> Iterable[Effect]:
+        """Return the row that keeps the result of a job that has ended."""
+        kept, jid, definition = _kept(end), end.payload.get("jid"), current_registry().get(end.name)
+        if kept is None or definition is None or not isinstance(jid, str):
+            return ()
+        return (Effect("tell", end.keys.result(jid), (_encoded(kept), definition.local[RESULT_TTL])),)
+
+
+def read_result(raw: bytes) -> Result:
+    """Return what Redis keeps.  Raises ValueError for other bytes."""
+    fields = ruby_json.decode(raw)
+    if not isinstance(fields, dict) or fields.get("state") not in ("done", "failed", "dropped"):
+        raise ValueError(f"it is not the result of a job: {raw[:50]!r}")
+    texts = {key: str(fields.get(key, "")) for key in ("error_class", "error_message", "reason")}
+    return Result(fields["state"], fields.get("value"), **texts)
+
+
+def _kept(end: JobEnd) -> dict[str, JSON] | None:
+    match end.outcome:
+        case Done():
+            return {"state": "done", "value": end.returned}
+        case Dead() as outcome:
+            return {"state": "failed", **_error(end, outcome.payload)}
+        case Discard():
+            return {"state": "failed", **_error(end, b"")}
+        case Dropped() as outcome:
+            return {"state": "dropped", "reason": str(_fields(outcome.payload).get("dropped_by", ""))}
+    return None
+
+
+def _encoded(kept: dict[str, JSON]) -> bytes:
+    """Return JSON; where the value cannot be kept, the reason in its place: the job has ended all the same."""
+    try:
+        encoded = ruby_json.encode(kept)
+    except (TypeError, ValueError, RecursionError) as error:
+        return ruby_json.encode({"state": "done", **_described(error)})
+    if len(encoded) > MAX_RESULT_BYTES:
+        too_large = ValueError(f"it has {len(encoded)} bytes of JSON, and {MAX_RESULT_BYTES} are kept at most")
+        return ruby_json.encode({"state": "done", **_described(too_large)})
+    return encoded
+
+
+def _error(end: JobEnd, entry: bytes) -> dict[str, JSON]:
+    if end.failure is not None:
+        return _described(end.failure)
+    fields = _fields(entry)
+    return {key: str(fields.get(key, "")) for key in ("error_class", "error_message")}
+
+
+def _described(error: BaseException) -> dict[str, JSON]:
+    text = f"{error}"[:MAX_MESSAGE_CHARACTERS].encode(errors="replace").decode()
+    return {"error_class": class_name(error), "error_message": text}
+
+
+def _fields(entry: bytes) -> Payload:
+    try:
+        found = ruby_json.decode(entry) if entry else {}
+    except ruby_json.Undecodable:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -84,6 +84,9 @@ class Refusal:
             "whole suite, and `kiq_mode = real` sends to the Redis that the application is configured for"
         )
 
+    def cancel(self, _jid: str) -> bool:
+        return False  # it has no job
+
 
 class WhenImported:
     """A finder that lets a function do something once a module of ours has been imported."""

@@ -6,7 +6,8 @@ Everything public is named here; ARCHITECTURE.md says where the rest lives.
 
 from kiqcluster import limits, policies
 from kiqcluster.client.client import Client
-from kiqcluster.errors import Interrupted, KiqError, RetryError
+from kiqcluster.control.cancellation import cancel
+from kiqcluster.errors import Interrupted, JobCancelled, KiqError, RetryError
 from kiqcluster.features.payload.context import application_context, current_context
 from kiqcluster.job import DISCARD, KILL, Job, job
 from kiqcluster.process.delivery import allow_unrouted
@@ -22,6 +23,7 @@ __all__ = [
     "Client",
     "Interrupted",
     "Job",
+    "JobCancelled",
     "JobContext",
     "JobLogger",
     "KiqError",
@@ -33,6 +35,7 @@ __all__ = [
     "__version__",
     "allow_unrouted",
     "application_context",
+    "cancel",
     "client_middleware",
     "configure",
     "current_context",

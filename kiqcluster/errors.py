@@ -13,6 +13,7 @@ KiqError
 ├── NormalFailure              raised by a job of a task that has failed for good: neither an error nor retried
 ├── TaskEnded                  a task takes no more jobs: it is complete or cancelled, or has expired
 ├── RetryError                 raised by a job to be retried without a report to error handlers
+├── JobCancelled               raised by `current_job().check_cancelled()`: somebody has cancelled this job
 ├── JobTimedOut                a job has run for longer than its `timeout` or `timeout_hard`; also a TimeoutError
 ├── JobKilled                  somebody has buried a job by hand; passed to death handlers
 ├── StoreError                 an operation on Redis failed, or its result is not known
@@ -48,6 +49,7 @@ __all__ = [
     "Interrupted",
     "InvalidArguments",
     "InvalidPush",
+    "JobCancelled",
     "JobDefinitionError",
     "JobDropped",
     "JobFailed",
@@ -200,6 +202,19 @@ class RetryError(KiqError):
 
     The failure counts and is retried as any other, but error handlers are told only of the one that is not retried.
     """
+
+
+class JobCancelled(KiqError):
+    """Somebody has cancelled the job that runs: it is dropped, which is no failure, and error handlers are not told."""
+
+    def __init__(self, name: str, jid: str) -> None:
+        super().__init__(f"{name} {jid} was cancelled while it ran")
+        self.name = name
+        self.jid = jid
+
+    def __reduce__(self) -> tuple[type[JobCancelled], tuple[str, str]]:
+        """Be copied and pickled with both arguments."""
+        return type(self), (self.name, self.jid)
 
 
 class JobTimedOut(KiqError, TimeoutError):

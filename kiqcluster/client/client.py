@@ -31,7 +31,7 @@ from kiqcluster.errors import (
     PushError,
     UsageError,
 )
-from kiqcluster.features import expiry
+from kiqcluster.features import cancellation, expiry
 from kiqcluster.features.payload import encryption, size_limiter
 from kiqcluster.features.payload.context import with_context
 from kiqcluster.features.stacks import current_stacks
@@ -244,10 +244,11 @@ class Client:
             if push.payload["queue"] is not queue:
                 check_queue_name(push.payload["queue"])
             self._check(name, push.payload["args"])
+            features = current_stacks().client_of(definition)
+            if features or jid is not None:
+                push.keys = (self._target(name, definition) or self._setup.current_store()).keys
+                push.rows += () if jid is None else cancellation.rows_of_push(push.keys, jid)
             if definition is not None:
-                features = current_stacks().client_of(definition)
-                if features:
-                    push.keys = (self._target(name, definition) or self._setup.current_store()).keys
                 for feature in features:
                     push.rows += feature.on_push(push, definition)
         return push

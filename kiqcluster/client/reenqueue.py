@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from kiqcluster.errors import MalformedPayload
 from kiqcluster.features.expiry import EXPIRY, is_expired
@@ -60,7 +61,9 @@ def _by_hand(setup: Setup, old: bytes, now: float, change: Callable[[Payload], P
         payload = read(raw)
     except MalformedPayload as error:
         return Move(old, "push", queue, _harmless(old, raw, queue, error, now))
-    return _pushed(setup, old, raw, now, change(payload), {EXPIRY} if is_expired(payload, now) else set())
+    move = _pushed(setup, old, raw, now, change(payload), {EXPIRY} if is_expired(payload, now) else set())
+    jid = payload.get("jid")
+    return replace(move, unmarks=jid) if isinstance(jid, str) and ruby_json.is_unicode(jid) else move
 
 
 def _harmless(old: bytes, raw: bytes, queue: str, error: MalformedPayload, now: float) -> bytes:

@@ -21,6 +21,7 @@ from kiqcluster.store import Store
 from kiqcluster.store.scripts import SEND, Call, run_script
 
 __all__ = [
+    "CANCEL",
     "CLUSTER_ONLY_ACTIONS",
     "MAX_TEXT_CHARACTERS",
     "MESSAGE_TTL_SECONDS",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 CLUSTER_ONLY_ACTIONS = frozenset({"roll", "rollback", "reload", "kill"})  # a single process cannot do these
+CANCEL = "cancel"  # asks one process to read which jobs are cancelled; no order for a supervisor
 MESSAGE_TTL_SECONDS = 60  # an unread message expires, so that it has no effect long after it was sent
 MAX_PID = 2**31 - 1
 MAX_TEXT_CHARACTERS = 200  # of a name or id in a message: they go to logs and pages
@@ -69,7 +71,7 @@ class Message:
         if not isinstance(fields, dict):
             raise ValueError(f"it is not a JSON object but {type(fields).__name__}")  # noqa: TRY004  # as the others
         message = cls(
-            action=_one_of(ACTIONS, "action", fields.get("action")),
+            action=_one_of((*ACTIONS, CANCEL), "action", fields.get("action")),
             scope=_one_of(("cluster", "process"), "scope", fields.get("scope", "cluster")),
             lease=_lease(fields.get("lease")),
             by=_text("by", fields.get("by", "")),
@@ -80,6 +82,8 @@ class Message:
         )
         if message.scope == "process" and message.action in CLUSTER_ONLY_ACTIONS:
             raise ValueError(f"{message.action} is for a whole cluster; its scope cannot be process")
+        if message.scope == "cluster" and message.action == CANCEL:
+            raise ValueError(f"{message.action} is for a process; its scope cannot be cluster")
         return message
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from kiqcluster.ctl.exporter.exporter import exporter
+from kiqcluster.ctl.fleet.cancel import cancel
 from kiqcluster.ctl.fleet.deploy import deploy
 from kiqcluster.ctl.fleet.monitor import monitor
 from kiqcluster.ctl.fleet.ps import ps
@@ -45,6 +46,7 @@ HELP = """Steer and watch the kiqcluster processes on a Redis.
   kiqctl busy                     which jobs run; at a glance, as sidekiqmon: kiqctl monitor
   kiqctl enqueue SendInvoice 7    a job of any class, Python's or Ruby's
   kiqctl queues                   what waits where, and who listens; its jobs: kiqctl jobs default
+  kiqctl cancel b4a577edbccf1d80  … one job by its id, wherever it waits or runs
   kiqctl limits                   concurrency limits: which jobs hold places, how many are parked
   kiqctl retries                  what failed, will run later, is dead: kiqctl retries, scheduled, dead
   kiqctl retries retry --all      … now; as others do, it says how many these are, and asks
@@ -104,7 +106,7 @@ def command() -> None:
 
 READ_COMMANDS = (ps, top, busy, monitor, stats, routes, exporter, completion)
 JOB_COMMANDS = (enqueue, queues, jobs, limits, locks, retries, scheduled, dead, dropped, strike, cron, tasks, migrate)
-ORDER_COMMANDS = (quiet, resume, roll, reload, deploy, signal, dump, kill)
+ORDER_COMMANDS = (quiet, resume, roll, reload, deploy, signal, dump, cancel, kill)
 
 for each in (*READ_COMMANDS, *JOB_COMMANDS, *ORDER_COMMANDS):
     command.add_command(each)

@@ -4,6 +4,7 @@ stacks         which features are in force, in order, apart from the application
 job_end        the end of a run, as features see it
 expiry         `expires_in`: a job that has not begun in time is dropped
 versions       payloads that are newer than the class of this process wait
+cancellation   `kiqcluster.cancel`: a job of a cancelled id does not begin
 strikes        `kiqctl strike`: an operator defers or drops some jobs for a while
 policies       `policy`: code of the application decides before each run: run, defer or drop
 tasks          jobs of a task: their status, from the push to the end

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
 from kiqcluster.application.registry import Definition
+from kiqcluster.features.cancellation import CANCELLATIONS
 from kiqcluster.features.concurrency_limit import ConcurrencyLimits
 from kiqcluster.features.deduplication import ClientDeduplication, ServerDeduplication
 from kiqcluster.features.expiry import Expiry
@@ -174,6 +175,7 @@ STACKS = InForce(
         server=(
             Expiry(),  # what is of no use any more
             VersionCheck(),  # what this release cannot run
+            CANCELLATIONS,  # what somebody has cancelled
             STRIKES,  # what an operator does not want to run
             ServerPolicies(),  # what the application does not want to run
             TaskEvents(),  # what nobody wants any more, for its task is cancelled

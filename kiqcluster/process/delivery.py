@@ -46,6 +46,9 @@ class Delivery(Protocol):
         store: the shard that the caller named, None for the default.
         """
 
+    def cancel(self, jid: str) -> bool:
+        """Remove a job that waits; return whether it was there."""
+
 
 @contextmanager
 def allow_unrouted() -> Iterator[None]:

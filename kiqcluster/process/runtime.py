@@ -16,7 +16,7 @@ from functools import partial
 from random import Random
 from typing import Any, TypeVar, Unpack
 
-from kiqcluster.errors import ApplicationError, JobTimedOut, StoreError, UnroutedCall
+from kiqcluster.errors import ApplicationError, JobCancelled, JobTimedOut, StoreError, UnroutedCall
 from kiqcluster.ipc.forks import exit_forked_children
 from kiqcluster.process import config_sources
 from kiqcluster.process.beat_guard import BeatGuard
@@ -79,8 +79,8 @@ class TimeLimit:
 class JobContext:
     """The job that the current thread runs, as `current_job()` gives it.
 
-    `stopping` turns true when the process stops, when it may have been fenced, or when `is_asked_to_stop` was set for
-    this job: the job should end soon (or raise Interrupted).
+    `stopping` turns true when the process stops, when it may have been fenced, or when this job was cancelled
+    (`is_asked_to_stop`): the job should end soon (or raise Interrupted, or call `check_cancelled`).
 
     One is made for each run, so what few jobs use is a default of the class until it is set.  What each run sets has
     a factory instead: CPython sets an attribute more slowly if the class has one of that name.
@@ -95,6 +95,7 @@ class JobContext:
     # Its unit, and the Redis that has it.
     held: tuple[Any, Store] | None = field(default_factory=lambda: None, repr=False)
     is_asked_to_stop: bool = field(default=False, init=False)
+    cancelled: bool = field(default=False, init=False)  # whether somebody has cancelled the job since it began
     passed_on: Mapping[str, JSON] | None = field(default=None, init=False, repr=False)  # kept by features/payload
     time_limit: TimeLimit | None = field(default=None, init=False)
     extras: dict[str, Any] | None = field(default=None, init=False, repr=False)  # of log_extra_metadata_on_done
@@ -163,6 +164,15 @@ class JobContext:
         messages = self.messages = [] if self.messages is None else self.messages
         if len(messages) < MAX_MESSAGES:
             messages.append(str(text)[:MAX_MESSAGE_CHARACTERS])
+
+    def cancel(self) -> None:
+        """Tell the job that somebody has cancelled it; from any thread.  `kiqcluster.cancel(jid)` calls this."""
+        self.cancelled = self.is_asked_to_stop = True
+
+    def check_cancelled(self) -> None:
+        """Raise JobCancelled if somebody has cancelled the job since it began: it ends, and does not run again."""
+        if self.cancelled:
+            raise JobCancelled(self.name, self.jid)
 
     @property
     def seconds_left(self) -> float | None:

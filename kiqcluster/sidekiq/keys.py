@@ -117,6 +117,10 @@ class Keys:
         """string: jobs failed on a UTC date (YYYY-MM-DD)."""
         return f"{self.prefix}stat:failed:{date}"
 
+    def iteration(self, jid: str) -> str:
+        """hash: state of an iterable job, 30 days: `ex`, `c`, `rt`, `cancelled`; Sidekiq ≥ 7.3 and ours."""
+        return f"{self.prefix}it-{jid}"
+
     def deploys(self, day: str) -> str:
         """hash: minute of a deploy (ISO 8601) → its label, 90 days; drawn by Sidekiq ≥ 7.  day: YYYYMMDD, UTC."""
         return f"{self.prefix}{day}-marks"
@@ -279,6 +283,11 @@ class Keys:
     def strikes(self) -> str:
         """hash: id → JSON of a strike (features/strikes.py); those that have ended go when the next one is added."""
         return f"{self.prefix}kiq:strikes"
+
+    @property
+    def cancelled(self) -> str:
+        """zset: jid of a cancelled job by when (Redis' clock); the latest 1 000, for a day (mark_cancelled.lua)."""
+        return f"{self.prefix}kiq:cancelled"
 
     @property
     def struck(self) -> str:

@@ -6,6 +6,7 @@ trim_dead      drops entries of the dead set that are too old or too many, a sli
 move_jobs      moves jobs of a queue to another queue, or deletes them
 read_queue     reads a part of a queue, whose tail is its wake list
 drop_entries   deletes entries of several sorted sets
+record_queued  moves a job of a queue to the dropped jobs
 
 What never runs again, for it is deleted or buried, releases the lock that it may hold (deduplication) in the same step,
 and ends in its task as `error`.
@@ -27,6 +28,7 @@ from kiqcluster.store.scripts import (
     MOVE_ENTRIES,
     MOVE_JOBS,
     READ_QUEUE,
+    RECORD_JOB,
     TRIM_DEAD,
     Call,
     Word,
@@ -37,6 +39,7 @@ from kiqcluster.store.store import Store
 
 __all__ = [
     "MAX_DROPPED",
+    "RECORD",
     "STAGE",
     "DeadSetLimits",
     "Dropped",
@@ -49,11 +52,13 @@ __all__ = [
     "move_jobs",
     "read_due",
     "read_queue",
+    "record_queued",
     "trim_dead",
 ]
 
 MAX_DROPPED = 1_000  # entries that one script drops from the dead set (dead_set.lua)
-FINAL_VERBS = ("drop", "bury")
+RECORD = "record"  # to the dropped jobs, with other bytes; all of a call, whose limits are theirs
+FINAL_VERBS = ("drop", "bury", RECORD)
 STAGE = "stage"  # for a move to the shard that `queue` names then (shard_moves.py); all or none of a call
 
 
@@ -67,12 +72,17 @@ class DeadSetLimits:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """An entry and what to do with it.  verb: push, bury, drop, defer or rename (move_entries.lua), or STAGE."""
+    """An entry and what to do with it.
+
+    verb: push, bury, drop, defer or rename (move_entries.lua), STAGE, or RECORD.  unmarks: jid of a job that is to run
+    although it had been cancelled, "" for none.
+    """
 
     old: bytes
     verb: str
     queue: str = ""
     new: bytes = b""
+    unmarks: str = ""
 
 
 class Dropped(NamedTuple):
@@ -191,13 +201,16 @@ def _move_call(
     ]
     rows: list[int] = []
     for index, move in enumerate(moves):
-        key = {"push": store.keys.queue(move.queue), "bury": store.keys.dead}.get(move.verb, source)
-        several = [(move.verb, key, move.queue, move.new)]
+        keys_by_verb = {"push": store.keys.queue(move.queue), "bury": store.keys.dead, RECORD: store.keys.dropped}
+        key = keys_by_verb.get(move.verb, source)
+        several = [("bury" if move.verb == RECORD else move.verb, key, move.queue, move.new)]
         if move.verb == STAGE:
             keys[1] = store.keys.moving
             several = [("push", store.keys.moving_to(move.queue), move.queue, move.new)]
         if move.verb in FINAL_VERBS:
             several += _ends_of(store, move)
+        if move.unmarks:
+            several.append(("unmark", store.keys.cancelled, move.unmarks, b""))
         for verb, key, name, new in several:
             if key != source and key not in place_by_key:
                 keys.append(key)
@@ -212,7 +225,8 @@ def _ends_of(store: Store, move: Move) -> list[tuple[str, str, str, bytes]]:
     claim, task = _claim_of(store, move.old), _task_of(store, move.old)
     rows = [] if claim is None else [("clear", *claim, b"")]
     if task is not None:
-        said = "moved to the dead set by hand" if move.verb == "bury" else "deleted by hand, or stopped by middleware"
+        words = {"bury": "moved to the dead set by hand", RECORD: "cancelled"}
+        said = words.get(move.verb, "deleted by hand, or stopped by middleware")
         rows.append(("event", *task, ruby_json.encode(said)))
     return rows
 
@@ -279,6 +293,20 @@ def move_jobs(
             jid = (claim or task or ("", ""))[1]
             arguments += [old, " ".join((*words, jid)) if jid else ""]
     return [index - 1 for index in run_script(store, Call(MOVE_JOBS, keys, arguments))]
+
+
+def record_queued(store: Store, queue: str, job: bytes, entry: bytes, now: float, limits: DeadSetLimits) -> bool:
+    """Move a job of a queue to the dropped jobs, as of now; return False where it was not there any more.
+
+    job: its bytes.  entry: its bytes there.  limits: of the dropped jobs.
+    One round trip; Redis walks through the queue.  Raises StoreError.
+    """
+    keys = [store.keys.queue(queue), store.keys.wake(queue), store.keys.dropped]
+    arguments: list[Word] = [job, entry, repr(now), limits.timeout, limits.largest]
+    for verb, key, jid, messages in _ends_of(store, Move(job, RECORD)):
+        keys.append(key)
+        arguments += [verb, jid, messages]
+    return bool(run_script(store, Call(RECORD_JOB, keys, arguments)))
 
 
 def read_queue(store: Store, queue: str, first: int, last: int) -> Part:

@@ -27,10 +27,12 @@ __all__ = [
     "COPIED_TASK",
     "DUE",
     "FIND_ENTRIES",
+    "FIND_HELD",
     "FIND_JOBS",
     "JOIN",
     "LEAVE_PLACE",
     "LOCK",
+    "MARK_CANCELLED",
     "MOVE_ENTRIES",
     "MOVE_JOBS",
     "ONCE",
@@ -42,6 +44,7 @@ __all__ = [
     "READ_RATE",
     "READ_TASK",
     "RECEIVE_JOBS",
+    "RECORD_JOB",
     "RECOVER",
     "REGISTER_HANDS",
     "RELEASE",
@@ -121,9 +124,12 @@ LOCK = load("lock")
 MOVE_ENTRIES = load("move_entries")
 MOVE_JOBS = load("move_jobs")
 READ_QUEUE = load("read_queue")
+RECORD_JOB = load("record_job")
 RECEIVE_JOBS = load("receive_jobs")
 FIND_ENTRIES = load("find_entries")
 FIND_JOBS = load("find_jobs")
+FIND_HELD = load("find_held")
+MARK_CANCELLED = load("mark_cancelled")
 DUE = load("due")
 TRIM_DEAD = load("trim_dead")
 RETURN_WAKE_LISTS = load("return_wake_lists")

@@ -75,6 +75,14 @@ class Fake:
         self._keep(jobs, store)
         return True
 
+    def cancel(self, jid: str) -> bool:
+        """Remove a job that waits, by its id; return whether there was one; called by `kiqcluster.cancel`."""
+        with self._lock:
+            left = [held for held in self._held if held.place == DEAD or held.job.payload.get("jid") != jid]
+            is_found = len(left) < len(self._held)
+            self._held = left
+        return is_found
+
     def _keep(self, jobs: Sequence[Ready], store: Store | None) -> list[Held]:
         shard = "default" if store is None else store.name
         kept = [

@@ -2,7 +2,7 @@
 
 Runs in: its own thread, independent of jobs; one beat every 10 s, and at once on `beat_soon`.
 1. publish    `processes`, `<identity>` and the running jobs (process_entry.py); the supervisor's state, for kiqctl;
-              the same round trip reads the strikes
+              the same round trip reads the strikes, and which jobs are cancelled
 2. watch      the set of queue names; the connection, for a fail-over comes with a new one and brings settled units back
 3. write      the execution metrics (metrics/execution_metrics.py)
 4. listen     BLPOP on control messages and `<identity>-signals` until the next beat, so that a button acts at once
@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from kiqcluster.control.control_messages import Message
+from kiqcluster.control.control_messages import CANCEL, Message
 from kiqcluster.control.process_registry import prune
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
 from kiqcluster.process.runtime import Runtime
@@ -58,6 +58,7 @@ class HeartbeatCallbacks:
     on_signal: with the name of a remote signal.  on_message: with a control message.
     on_names: with the queue names that Redis knows.
     on_strikes: with the strikes that Redis holds, id → value; and why these are not all, "" if they are.
+    on_cancelled: with the ids of cancelled jobs that Redis holds; or why they cannot be read, "" if they can.
     on_uncertain: when Redis may hold other units for this process than it thinks.  on_beat: at each beat.
     """
 
@@ -65,6 +66,7 @@ class HeartbeatCallbacks:
     on_message: Callable[[Message], None]
     on_names: Callable[[Sequence[str]], None]
     on_strikes: Callable[[Mapping[bytes, bytes], str], None]
+    on_cancelled: Callable[[Sequence[str], str], None]
     on_uncertain: Callable[[], None]
     on_beat: Callable[[], None]
 
@@ -113,13 +115,13 @@ class Heartbeat(Service):
     def announce(self) -> None:
         """Publish this process before its first beat, so that it is visible once it is ready.  One round trip."""
         try:
-            self._is_announced = self._publish(self._status.identity(), lambda: nullcontext(self._connection))
+            self._is_announced = self._publish(self._status.identity(), self._lend_own)
         except StoreError as error:
             self._log_refusal("heartbeat", error)
 
     def beat(self) -> None:
         """Publish this process, and look at what others have published.  Two round trips, now and then a few more."""
-        self._beat(lambda: nullcontext(self._connection))
+        self._beat(self._lend_own)
 
     def close_after_fork(self) -> None:
         """Close the signal pipe in a forked process; the store closes the connection."""
@@ -137,6 +139,9 @@ class Heartbeat(Service):
         """Publish the supervisor's state: at once if it has changed, else with the next beat; from any thread."""
         if self._entry.set_cluster(state):
             self.beat_soon()
+
+    def _lend_own(self) -> AbstractContextManager[Connection]:
+        return nullcontext(self._connection)
 
     def _beat(self, lend: Lend) -> None:
         identity = self._status.identity()
@@ -178,11 +183,12 @@ class Heartbeat(Service):
         fields = [*(("info", info) if shows_info else ()), *self._entry.fields()]
         shows_work = self._has_shown_work = bool(running) or self._has_shown_work
         before = self._runtime.clock.monotonic()
-        added, *time, strikes, why = self._write(lend, identity, fields, running if shows_work else None)
+        added, *time, strikes, why, cancelled = self._write(lend, identity, fields, running if shows_work else None)
         self._entry.rtt_us = int((self._runtime.clock.monotonic() - before) * 1e6)
         self._has_shown_work = bool(running)
         self._checks.compare_clocks(*time)
         self._callbacks.on_strikes(dict(zip(strikes[::2], strikes[1::2], strict=True)), why.decode(errors="replace"))
+        self._pass_cancelled(cancelled)
         is_new, self._info = bool(2 * added == len(fields)), info
         if is_new and not shows_info:  # it has expired meanwhile
             self._write(lend, identity, ["info", info], None)
@@ -193,7 +199,7 @@ class Heartbeat(Service):
     ) -> list[Any]:
         """Write fields of this process, and what it runs, None to leave that as it is; return what publish.lua does."""
         keys = self._store.keys
-        names, work = [keys.processes, keys.process(identity), keys.strikes], list[Word]()
+        names, work = [keys.processes, keys.process(identity), keys.strikes, keys.cancelled], list[Word]()
         if running is not None:
             names += (keys.work(identity), keys.workers(identity))
             work = [word for tid, each in running.items() for word in (tid, self._entry.work(each))]
@@ -204,6 +210,13 @@ class Heartbeat(Service):
             raise about_keys(reply, names)
         found: list[Any] = reply
         return found
+
+    def _pass_cancelled(self, cancelled: list[bytes] | bytes) -> None:
+        """Pass on which jobs are cancelled.  cancelled: their ids, or why nobody can read them."""
+        if isinstance(cancelled, bytes):
+            self._callbacks.on_cancelled((), cancelled.decode(errors="replace"))
+        else:
+            self._callbacks.on_cancelled([jid.decode(errors="replace") for jid in cancelled], "")
 
     def _withdraw(self, identity: str) -> None:
         with self._store.borrowed() as connection:  # a refusal is about a broken key; beats say that
@@ -324,4 +337,7 @@ class Heartbeat(Service):
         except ValueError as error:
             self._runtime.events.emit("control_malformed", error=str(error), raw=repr(raw[:MAX_LOGGED_MESSAGE_BYTES]))
         else:
+            if message.action == CANCEL:
+                self._pass_cancelled(self._ask(self._lend_own, ("ZRANGE", self._store.keys.cancelled, 0, -1)))
+                return
             self._callbacks.on_message(message)

@@ -21,8 +21,6 @@ from typing import Any
 from kiqcluster.application.registry import Registry
 from kiqcluster.control.control_messages import Message
 from kiqcluster.errors import RedisRefused, StoreError
-from kiqcluster.features.stacks import current_stacks
-from kiqcluster.features.strikes import STRIKES
 from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
@@ -40,6 +38,7 @@ from kiqcluster.worker.fetch.queue_order import QueueOrder, describe_queues
 from kiqcluster.worker.fetch.wakeups import Wakeups
 from kiqcluster.worker.heartbeat import Heartbeat, HeartbeatCallbacks
 from kiqcluster.worker.identity import ProcessFingerprint, new_member
+from kiqcluster.worker.interventions import Interventions
 from kiqcluster.worker.job_watch import JobWatch
 from kiqcluster.worker.leaving import LAST_STEP_SECONDS, leave
 from kiqcluster.worker.maintenance.cron_sync import CronSync
@@ -388,24 +387,19 @@ class Launcher:
             shard=self.order.group.shard,
             shards=shards_digest(self._runtime.config.shards),
         )
+        interventions = Interventions(self._runtime, self._manager.cancel_jobs)
         heartbeat_callbacks = HeartbeatCallbacks(
             on_signal=callbacks.on_signal,
             on_message=callbacks.on_message,
             on_names=self.learn_queues,
-            on_strikes=self._apply_strikes,
+            on_strikes=interventions.apply_strikes,
+            on_cancelled=interventions.apply_cancelled,
             on_uncertain=self._fetch.mark_uncertain,
             on_beat=self._on_beat,
         )
         return Heartbeat(self._runtime, status, heartbeat_callbacks, self._on_service_crash)
 
     # telling
-
-    def _apply_strikes(self, raw: Mapping[bytes, bytes], why: str) -> None:
-        is_new, errors = STRIKES.apply(raw, why)
-        if is_new:
-            current_stacks().ask_again()
-        for error in errors:
-            self._runtime.trouble("strikes", error)
 
     def _on_beat(self) -> None:
         self._limits.count_threads()

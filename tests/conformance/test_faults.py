@@ -41,7 +41,16 @@ from kiqcluster.store.engine import engine as engine_module
 from kiqcluster.store.engine.engine import Engine
 from kiqcluster.store.engine.units import Settlement, Unit
 from kiqcluster.store.engine.wait_lists import stale_hands
-from kiqcluster.store.entry_moves import Move, drop_entries, move_entries, move_jobs, read_due, trim_dead
+from kiqcluster.store.entry_moves import (
+    RECORD,
+    Move,
+    drop_entries,
+    move_entries,
+    move_jobs,
+    read_due,
+    record_queued,
+    trim_dead,
+)
 from kiqcluster.store.guarded_push import GuardedJob, push_guarded
 from kiqcluster.store.limits import parking, places
 from kiqcluster.store.scripts import (
@@ -50,12 +59,14 @@ from kiqcluster.store.scripts import (
     COPIED_TASK,
     DUE,
     JOIN,
+    MARK_CANCELLED,
     MOVE_ENTRIES,
     MOVE_JOBS,
     ONCE,
     PUSH,
     PUSH_TASK,
     RATE,
+    RECORD_JOB,
     RECOVER,
     REGISTER_HANDS,
     RETURN_WAKE_LISTS,
@@ -686,6 +697,55 @@ def pushed_again(most: int) -> Callable[[State], bool]:
     return is_so
 
 
+def scene_record_parked(_: Engine, store: Store) -> Callable[[], object]:
+    """A parked job that somebody cancels: in the dropped jobs, and its lock is released."""
+    entry = b"queue:default\0" + locked_job("job-1")
+    line = store.keys.parked(store.keys.slots("X"))
+    store.call("ZADD", line, 1, entry)
+    store.call("SET", store.keys.lock("job-1"), "job-1")
+
+    def run() -> None:
+        moves = [Move(entry, RECORD, new=locked_job("job-1"))]
+        for words in move_entries(store, line, moves, NOW, LIMITS).refusals:
+            raise RedisRefused(words)
+
+    return run
+
+
+def scene_record_job(_: Engine, store: Store) -> Callable[[], object]:
+    """The same in a queue."""
+    job = locked_job("job-1")
+    push(store, "default", "job-2", job.decode(), "job-3")
+    store.call("SET", store.keys.lock("job-1"), "job-1")
+    return lambda: record_queued(store, "default", job, job + b" ", NOW, LIMITS)
+
+
+def scene_settle_unmarks(engine: Engine, store: Store) -> Callable[[], object]:
+    """A running job that was cancelled: recorded, and its mark is removed."""
+    unit = held_unit(engine, store)
+    store.call("ZADD", store.keys.cancelled, 1, "job-1")
+    effects = (Effect("unmark", store.keys.cancelled, ("job-1",)),)
+    return lambda: settle(engine, (unit, Dropped(payload=b"job-1", at=NOW, effects=effects)))
+
+
+def scene_begin_marked(engine: Engine, store: Store) -> Callable[[], object]:
+    """A job with a mark may not begin."""
+    unit = held_unit(engine, store)
+    store.call("ZADD", store.keys.cancelled, 1, "job-1")
+    rows = [Effect("unmarked", store.keys.cancelled, ("job-1", "drop")), enter(1, "park")]
+    return lambda: engine.begin_run(unit, rows)
+
+
+def scene_mark_cancelled(_: Engine, store: Store) -> Callable[[], object]:
+    store.call("HSET", store.keys.iteration("job-1"), "c", "1")
+    keys = [store.keys.cancelled, store.keys.iteration("job-1")]
+    return lambda: run_script(store, Call(MARK_CANCELLED, keys, ["job-1", 60, 10]))
+
+
+def marked(store: Store) -> object:
+    return store.call("ZRANGE", store.keys.cancelled, 0, -1), store.call("HKEYS", store.keys.iteration("job-1"))
+
+
 NO_AGAIN = {"reserve", "bounce", "resync_in_hand", "recover_in_hand", "sweep"}
 SCENES = [
     *[
@@ -713,6 +773,11 @@ SCENES = [
     Scene("bury_locked", MOVE_ENTRIES, scene_move_locked("bury")),
     Scene("delete_parked", MOVE_ENTRIES, scene_delete_parked),
     Scene("delete_jobs", MOVE_JOBS, scene_delete_jobs),
+    Scene("record_parked", MOVE_ENTRIES, scene_record_parked, doubles=True),
+    Scene("record_job", RECORD_JOB, scene_record_job, doubles=True),
+    Scene("settle_unmarks", SETTLE, scene_settle_unmarks, doubles=True),
+    Scene("begin_marked", BEGIN, scene_begin_marked),
+    Scene("mark_cancelled", MARK_CANCELLED, scene_mark_cancelled, check=marked),
     Scene("recover_locked", RECOVER, scene_recover_locked, doubles=True),
     Scene("trim_dead", TRIM_DEAD, scene_trim_dead),
     Scene("due", DUE, scene_due),
@@ -741,7 +806,9 @@ SCENES = [
 
 
 # They only read; or they are written again with the next beat, or by whoever still wants the lock of a deploy.
-WITHOUT_SCENES = {"find_entries", "find_jobs", "read_queue", "read_rate", "read_task", "publish", "lock"}
+WITHOUT_SCENES = {
+    *("find_entries", "find_held", "find_jobs", "read_queue", "read_rate", "read_task", "publish", "lock"),
+}
 
 
 def test_every_script_that_changes_what_jobs_need_has_a_scene() -> None:

@@ -42,6 +42,7 @@ class Bench:
         self.on_names: Callable[[Sequence[str]], object] = self._learn
         self.times_uncertain = 0
         self.heard: list[str | Message] = []
+        self.cancelled: list[tuple[Sequence[str], str]] = []
         self.strikes: list[tuple[Mapping[bytes, bytes], str]] = []
         self.failures: list[Exception] = []  # of what is due at a beat; the first one that is left is raised
         self.events: list[str] = []
@@ -64,6 +65,7 @@ class Bench:
             on_message=self.heard.append,
             on_names=lambda names: self.on_names(names),
             on_strikes=lambda raw, why: self.strikes.append((raw, why)),
+            on_cancelled=lambda jids, why: self.cancelled.append((jids, why)),
             on_uncertain=self._mark_uncertain,
             on_beat=self._fail,
         )
@@ -134,7 +136,7 @@ def test_a_beat_without_work_asks_for_no_more_than_it_must(bench: Bench) -> None
 
     sent = {name: count - before.get(name, 0) for name, count in bench.commands().items()}
     assert {name: count for name, count in sent.items() if count} == {
-        **dict.fromkeys(("evalsha", "hset", "expire", "sadd", "time", "hlen", "sscan"), 1),
+        **dict.fromkeys(("evalsha", "hset", "expire", "sadd", "time", "hlen", "zrange", "sscan"), 1),
     }
 
 
@@ -410,6 +412,26 @@ def test_messages_and_signals_are_heard_while_it_waits(listening: Bench, store: 
     wait_until(lambda: len(listening.heard) == 2, "the signal to be heard")
 
     assert listening.heard == [Message("quiet", scope="process", lease=5.0, by="me", id="1"), "TSTP"]
+
+
+def test_a_message_about_cancelled_jobs_has_the_marks_read_at_once(listening: Bench, store: Store) -> None:
+    wait_until(lambda: listening.cancelled, "the first beat")
+    listening.cancelled.clear()
+    store.call("ZADD", store.keys.cancelled, 1, "a", 2, "b")
+
+    control_messages.send(store, IDENTITY, Message("cancel", scope="process"))
+    wait_until(lambda: listening.cancelled, "the marks to be read")
+
+    assert (listening.cancelled[0], listening.heard) == ((["a", "b"], ""), [])
+
+
+def test_marks_that_nobody_can_read_are_reported_and_stop_no_beat(bench: Bench, store: Store) -> None:
+    store.call("SET", store.keys.cancelled, "no zset")
+
+    bench.heartbeat.beat()
+
+    ((jids, why),) = bench.cancelled
+    assert (jids, why.split()[0]) == ((), "WRONGTYPE")
 
 
 def test_a_beat_that_fails_while_it_listens_leaves_it_in_step_and_listening(listening: Bench, store: Store) -> None:

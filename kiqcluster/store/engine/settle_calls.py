@@ -25,7 +25,14 @@ from kiqcluster.store.engine.units import Refusals, Settlement, Unit
 from kiqcluster.store.entry_moves import DeadSetLimits
 from kiqcluster.store.scripts import SETTLE, Call, Word, row_words, sliced
 
-__all__ = ["FIXED_SETTLE_KEYS", "MAX_OUTCOMES", "SettleCalls", "read_refusals"]
+__all__ = [
+    "DROPPED_SECONDS",
+    "FIXED_SETTLE_KEYS",
+    "MAX_DROPPED_JOBS",
+    "MAX_OUTCOMES",
+    "SettleCalls",
+    "read_refusals",
+]
 
 MAX_OUTCOMES = 200  # of one settle script, without units that are done, which cost little
 MAX_DROPPED_JOBS, DROPPED_SECONDS = 10_000, 7 * 86_400  # of the log of dropped jobs

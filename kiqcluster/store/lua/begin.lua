@@ -11,6 +11,7 @@
 -- Operations (the table of begin rows; features add rows).  The last argument, `otherwise`, says what happens to the
 -- unit when the row is not true: "drop", "park", or "defer <seconds>":
 --   absent otherwise        the key does not exist
+--   unmarked member otherwise   a sorted set does not have the member; a key of another type has none
 --   fixed_window, sliding_window, leaky_bucket   largest seconds was_promised
 --                           one more start is within the rate (rates.lua), and is counted; else "defer <seconds>"
 --   concurrent largest otherwise   the holder has one of `largest` places of a rate, or takes one (places.lua)
@@ -76,6 +77,7 @@ end
 -- before any row changes anything, but that a rate promises a later time to a unit that it refuses.
 local is_true = {
   absent = function(key) return redis.call('EXISTS', key) == 0 end,
+  unmarked = function(key, arguments) return type(redis.pcall('ZSCORE', key, arguments[1])) ~= 'string' end,
   enter = function(key, _, largest, has_line)
     if largest == 0 or not has_line and redis.call('SCARD', key) < largest then return true end
     if redis.call('SMISMEMBER', key, holder)[1] == 1 then return true end

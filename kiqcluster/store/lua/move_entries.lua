@@ -20,6 +20,7 @@
 --   the jid of that entry (claims.lua); before the entry goes: a claim without a job would keep out equal jobs
 --   verb "event" (likewise, behind its "clear"): if it is moved, the job with the jid that is the name ends as `error` in
 --   the task of this key, with the new bytes as its messages (tasks.lua)
+--   verb "unmark" (likewise): the name, the jid of that entry, is removed from a sorted set (kiq:cancelled)
 --
 -- An entry is moved only if it is still there, and no higher than ARGV[2]: another poller may have been faster, and
 -- Ruby's web page may have rescheduled it.  This script never decodes payloads (cjson mangles numbers).
@@ -62,9 +63,10 @@ local verbs = {
 local COMPANIONS = {
   clear = function(key, jid) clear(key, jid) end,
   event = function(key, jid, messages) change_event(key, jid, 'error', messages, '') end,
+  unmark = function(key, jid) redis.pcall('ZREM', key, jid) end,
 }
 
--- Writes an entry where it goes, and clears its claim.  Returns whether it stays, and whether it was left alone.
+-- Writes an entry where it goes, with what is about it.  Returns whether it stays, and whether it was left alone.
 local function write(at, score)
   local old, key, name, new = ARGV[at], KEYS[tonumber(ARGV[at + 2])], ARGV[at + 3], ARGV[at + 4]
   local stays, is_alone = verbs[ARGV[at + 1]](key, name, new, old, score)

@@ -10,6 +10,7 @@
 --   absent                 guard: the key does not exist
 --   claim value seconds    guard: the key does not exist; it is set, and expires after so many seconds
 --   sadd member            written with the job
+--   unmark member          removed from a sorted set with the job
 --   tick name from to      guard: this member of a sorted set has the score `from`; its score becomes `to`, also when a
 --                          later guard refuses the job
 --   event jid arguments    guard: the task takes jobs (tasks.lua); the job is counted in it
@@ -51,6 +52,7 @@ local changes = {
   tick = function(key, arguments) redis.call('ZADD', key, arguments[3], arguments[1]) end,
   sadd = function(key, arguments) redis.call('SADD', key, arguments[1]) end,
   event = function(key, arguments) add_events(key, {arguments[1]}, {arguments[2]}) end,
+  unmark = function(key, arguments) redis.pcall('ZREM', key, arguments[1]) end,
   log = function(key, arguments) log(key, arguments[1], arguments[2]) end,
 }
 

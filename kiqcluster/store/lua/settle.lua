@@ -32,6 +32,7 @@
 --                          the key is a hash
 --   record score member timeout largest   a log of jobs: add, and drop what is too old or too many (dead_set.lua)
 --   tell value seconds     a list gets this value as its only element, for so many seconds: who waits for it is told
+--   unmark member          removed from a sorted set; one that cannot be written keeps no unit
 --   increment field        a counter in a hash; one that cannot be written keeps no unit
 --   event jid status messages kind   the job has this status in its task (tasks.lua); nothing where the key is no task
 --   bury score member timeout largest   dead set: add; once per script, drop what is older than timeout seconds at
@@ -97,6 +98,7 @@ local effects = {
     redis.call('RPUSH', key, arguments[1])
     redis.call('EXPIRE', key, arguments[2])
   end,
+  unmark = function(key, arguments) redis.pcall('ZREM', key, arguments[1]) end,
   increment = function(key, arguments) redis.pcall('HINCRBY', key, arguments[1], 1) end,
   event = function(key, arguments) change_event(key, arguments[1], arguments[2], arguments[3], arguments[4]) end,
   bury = function(key, arguments)
@@ -108,7 +110,7 @@ local effects = {
 local types = {
   give_back = 'list', rpush = 'list', lpush = 'list', sadd = 'set', zadd = 'zset', bury = 'zset', absolve = false,
   give_back_suspect = false, release = false, park = 'set', pass_on = false, record = 'zset', increment = false, tell = false,
-  clear = false, extend = false, hand_on = false, event = false,
+  clear = false, extend = false, hand_on = false, event = false, unmark = false,
 }
 
 -- Returns why an effect cannot be written, nil when it can.  All effects of a unit are checked before the first one is

@@ -140,6 +140,19 @@ class AsyncProcessor(Service):
             with self._ended:
                 self._ended.notify_all()
 
+    def cancel_jobs(self, jids: Collection[str]) -> None:
+        """Tell jobs that somebody has cancelled them: where they wait, CancelledError is raised.  From any thread."""
+        self.loop.call_soon_threadsafe(self._cancel_jobs, jids)
+
+    def _cancel_jobs(self, jids: Collection[str]) -> None:
+        self._start_submitted()
+        for run in list(self._runs.values()):
+            context = run.job_run.context
+            if context is not None and context.jid in jids and not context.cancelled and not run.has_ended:
+                context.cancel()
+                if run.task is not None:
+                    run.task.cancel()
+
     def _release(self, run: AsyncRun) -> None:
         record = run.record
         del self._runs[record]

@@ -15,6 +15,7 @@ Counterpart: sidekiq processor.rb dispatch and job_retry.rb.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +29,7 @@ from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.errors import (
     CannotRun,
     CannotWait,
+    JobCancelled,
     MalformedPayload,
     MisfitArguments,
     NormalFailure,
@@ -38,6 +40,7 @@ from kiqcluster.errors import (
     UnknownJob,
 )
 from kiqcluster.features import tasks, timeouts
+from kiqcluster.features.cancellation import CANCELLATIONS
 from kiqcluster.features.payload import encryption
 from kiqcluster.features.payload.size_limiter import opened
 from kiqcluster.features.stacks import current_stacks
@@ -51,7 +54,7 @@ from kiqcluster.process.service import run_coroutine
 from kiqcluster.process.tallies import DEFERRED, DROPPED
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.encryption import KEY_VERSION
-from kiqcluster.sidekiq.outcome import Dead, Deferred, Dropped, Effect, Outcome, Parked, Retry
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Dropped, Effect, Interrupted, Outcome, Parked, Retry
 from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, Payload, lock_of, read
 from kiqcluster.store.engine.units import BeginVerdict, Unit
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
@@ -165,16 +168,15 @@ class Execution:
 
         Called by the main thread; the run itself goes on, and its result is ignored.
         """
-        return self._rows.with_effects(run, copy_context().run(self._interrupted, run))
+        return self._rows.with_effects(run, copy_context().run(self._cut_off, run, self._interrupted))
 
     def put_back(self, run: JobRun) -> Outcome:
         """Return the same where another job is the reason why the process must go: this does not count."""
         copy_context().run(self._identify, run, opened(read(run.unit.payload)))
         self._count_interrupted(run)
-        entry = run.unit.payload
-        return self._rows.with_effects(
-            run, decide(Facts(ending=Ending.FORCED_STOP, now=self._runtime.clock.now(), entry=entry))
-        )
+        now = self._runtime.clock.now()
+        outcome = decide(Facts(ending=Ending.FORCED_STOP, now=now, entry=run.unit.payload))
+        return self._rows.with_effects(run, self._cut_off(run, lambda _: outcome))
 
     def time_out(self, run: JobRun) -> Outcome:
         """Return the outcome of a unit that has run for longer than its `timeout_hard`: it has failed.
@@ -191,6 +193,8 @@ class Execution:
         name, definition = self._identify(run, payload)
         reason = timeouts.hard_timeout(name, definition)
         outcome = self._failed(run, definition, reason)
+        if run.context is not None and run.context.cancelled:
+            outcome = self._of_cancelled(run, outcome)
         since_start = self._runtime.clock.now() - run.since
         run.seconds = max(reason.limit, since_start)  # of a dead process the start is not known
         self._report.conclude_timed_out(run, payload, outcome, reason)
@@ -223,16 +227,20 @@ class Execution:
             if ended is None:
                 return None
             outcome = ended
-        self._conclude(run, name, payload, definition, outcome)
-        return outcome
+        return self._conclude(run, name, payload, definition, outcome)
 
     def _conclude(
         self, run: JobRun, name: str, payload: Payload, definition: Definition | None, outcome: Outcome
-    ) -> None:
+    ) -> Outcome:
+        if run.context is not None and run.context.cancelled:
+            outcome = run.outcome = self._of_cancelled(run, outcome)
+            if isinstance(outcome, Dropped):
+                self._report.tally(name, run.unit.queue).skip(DROPPED, CANCELLATIONS.name)
         run.seconds = self._monotonic() - run.started
         self._report.conclude(run, name, payload, outcome)
         if definition is not None and definition.has_timeout:
             self._report.count_timed_out(run, name)
+        return outcome
 
     def _finish(self, run: JobRun, returned: Any, raised: BaseException | None) -> Outcome:
         assert run.context is not None, "it has begun"
@@ -249,8 +257,7 @@ class Execution:
         else:
             outcome = DONE if returned is None else decide(Facts(ending=Ending.RETURNED, returned=returned))
         run.outcome = outcome
-        self._conclude(run, name, payload, definition, outcome)
-        return outcome
+        return self._conclude(run, name, payload, definition, outcome)
 
     def _deaths_allowed(self, definition: Definition | None) -> float:
         limit = None if definition is None else definition.local.get("max_retries_after_interruption")
@@ -397,6 +404,12 @@ class Execution:
 
     def _raised(self, run: JobRun, payload: Payload, definition: Definition, error: BaseException) -> Outcome:
         """Return the outcome of a job that has raised an error, and did not refuse to run."""
+        if (
+            isinstance(error, JobCancelled | asyncio.CancelledError)
+            and run.context is not None
+            and run.context.cancelled
+        ):
+            return self._dropped(run)
         if retry.was_interrupted(error):
             return self._yielded(run, definition)
         if isinstance(error, PayloadDecryptionError):
@@ -570,6 +583,24 @@ class Execution:
             return self._give_up(unit, payload, definition, Ending.FORCED_STOP, reason, changes, now)
         entry = ruby_json.patch(unit.payload, {"interrupted_count": count})
         return decide(Facts(ending=Ending.FORCED_STOP, now=now, entry=entry))
+
+    def _cut_off(self, run: JobRun, end: Callable[[JobRun], Outcome]) -> Outcome:
+        """Return the outcome of a unit that still runs: as `end` says, unless its job was cancelled."""
+        outcome = end(run)
+        return self._of_cancelled(run, outcome) if run.context is not None and run.context.cancelled else outcome
+
+    def _of_cancelled(self, run: JobRun, outcome: Outcome) -> Outcome:
+        """Return the outcome of a job that was cancelled while it ran: it does not run again."""
+        if CANCELLATIONS not in run.features:
+            run.features = (*run.features, CANCELLATIONS)  # which removes its mark
+        return self._dropped(run) if isinstance(outcome, Retry | Deferred | Interrupted) else outcome
+
+    def _dropped(self, run: JobRun) -> Outcome:
+        """Return Dropped for a job that was cancelled while it ran."""
+        unit, now, verdict = run.unit, self._runtime.clock.now(), BeginVerdict("drop", reason=CANCELLATIONS.name)
+        entry = entry_for_ruby(unit, refusal({}, verdict), now, TRANSIENT_KEYS)
+        self._report.emit("job_dropped", reason=verdict.reason)
+        return decide(Facts(ending=Ending.NOT_ADMITTED, now=now, raw=unit.payload, entry=entry, verdict=verdict))
 
     def _identify(self, run: JobRun, payload: Payload) -> tuple[str, Definition | None]:
         """Return name and definition of a unit that may not have begun; its features see its end.

@@ -96,6 +96,15 @@ class Manager(Service):
         """Return the runs of this moment."""
         return [run for _, run in self.running_by_record()]
 
+    def cancel_jobs(self, jids: Collection[str]) -> None:
+        """Tell those of these jobs that run that somebody has cancelled them; from any thread."""
+        for processor in self.processors:
+            context = None if processor.running is None else processor.running.context
+            if context is not None and context.jid in jids:
+                context.cancel()
+        if self.async_processor is not None and self.async_processor.runs():
+            self.async_processor.cancel_jobs(jids)
+
     def running_by_record(self) -> list[tuple[int, JobRun]]:
         """Return the same with their records in RunningJobs."""
         found = [(each.number, running) for each in self.processors if (running := each.running) is not None]

@@ -15,7 +15,7 @@ from kiqcluster.errors import CannotRun, RetryError
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime, current_job
 from kiqcluster.process.tallies import MIN_CPU_MEASURED_SECONDS, Tallies, Tally
-from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Interrupted, Outcome, Retry
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Interrupted, Outcome, Retry
 from kiqcluster.sidekiq.payload import Payload, seconds
 from kiqcluster.worker.run import retry
 from kiqcluster.worker.run.decision import DONE
@@ -25,7 +25,12 @@ from kiqcluster.worker.run.job_run import JobRun
 __all__ = ["UNREGISTERED", "LogDone", "OnDue", "RunReport"]
 
 UNREGISTERED = "(unknown)"  # label of jobs whose class is not registered here
-OUTCOME_WORDS = {Retry: "failed, will be retried", Dead: "failed, buried", Discard: "failed, discarded"}
+OUTCOME_WORDS = {
+    Retry: "failed, will be retried",
+    Dead: "failed, buried",
+    Discard: "failed, discarded",
+    Dropped: "failed after it was cancelled, dropped",
+}
 LogDone = Callable[[Payload, str, str, float], None]  # payload, class, queue, seconds that it ran
 OnDue = Callable[[Retry | Deferred], None]
 

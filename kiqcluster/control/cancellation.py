@@ -1,0 +1,187 @@
+"""Cancellation: removes a job by its id wherever it waits, and tells it wherever it runs.
+
+cancel      on all shards; whether it was found
+cancel_in   on one: 1. mark its id, so that it does not begin any more, wherever it goes meanwhile
+                       (features/cancellation)
+                    2. tell all processes to read the marks, and running jobs by them
+                    3. move it from where it waits to the dropped jobs, each move as a whole (store/entry_moves)
+                    4. look whether a process holds it, also before 2
+
+A job may move while it is looked for.  So sets are looked through before the queues that they feed, queues before the
+units in flight, and all of it once more where nothing was found.  The mark holds what slips through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from kiqcluster.control.control_messages import CANCEL, MESSAGE_TTL_SECONDS, new_message
+from kiqcluster.errors import MalformedPayload, StoreError, UsageError
+from kiqcluster.features.cancellation import CANCELLATIONS
+from kiqcluster.process.clock import SystemClock
+from kiqcluster.process.runtime import current_setup
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.payload import presentable, read
+from kiqcluster.store import Store
+from kiqcluster.store.engine.settle_calls import DROPPED_SECONDS, MAX_DROPPED_JOBS
+from kiqcluster.store.entry_moves import RECORD, DeadSetLimits, Move, move_entries, record_queued
+from kiqcluster.store.limits.parking import parked_sets
+from kiqcluster.store.scripts import FIND_HELD, MARK_CANCELLED, SEND, Call, run_script, run_scripts, sliced
+from kiqcluster.store.search import search_entries, search_jobs
+from kiqcluster.store.shards import same_redis
+
+__all__ = ["Cancelled", "cancel", "cancel_in"]
+
+MARK_SECONDS = 86_400  # that a mark is kept of a job that was found nowhere, or whose process has died
+MAX_MARKS = 1_000  # kept; a heartbeat reads all of them (publish.lua)
+MAX_CALLS = 100  # scripts of one round trip
+LIMITS = DeadSetLimits(MAX_DROPPED_JOBS + 1, DROPPED_SECONDS)  # of the dropped jobs
+TRANSIENT_KEYS = ("at", "enqueued_at")  # that dropped jobs do not have
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What became of a job in one shard.
+
+    removed: how many entries of this id waited.  running: processes hold it, so that it runs or is about to.
+    told: whether an iterable job of Ruby was told.
+    """
+
+    removed: int = 0
+    running: int = 0
+    told: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.removed or self.running or self.told)
+
+
+def cancel(jid: str) -> bool:
+    """Cancel a job; return whether it was found: removed from where it waited, or told while it runs.
+
+    A job that waits in a queue, in the schedule, for a retry or for a place is removed, and kept in the list of dropped
+    jobs.  One that runs is told: `current_job().check_cancelled()` raises in it.  A dead job stays dead.
+    All shards are looked at.  Raises StoreError where one of them cannot be, once all others have been.
+    """
+    if not jid or not isinstance(jid, str):
+        raise UsageError(f"{jid!r} is not the id of a job; pass what its push has returned")
+    setup = current_setup()
+    if setup.delivery is not None:
+        return setup.delivery.cancel(jid)
+    config = setup.current_config()
+    same = same_redis(config.known_redis(), config.shards)
+    stores = [setup.current_store(), *(setup.shard(each.name) for each in config.shards if each.name not in same)]
+    found, failures = [], list[StoreError]()
+    for store in stores:
+        try:
+            found.append(bool(cancel_in(store, jid)))
+        except StoreError as error:
+            failures.append(error)
+    for failure in failures[:1]:
+        raise failure
+    return any(found)
+
+
+def cancel_in(store: Store, jid: str) -> Cancelled:
+    """Cancel a job in one shard; return what became of it.
+
+    About ten round trips, one more per 2 000 jobs that wait and per 100 processes.  Raises StoreError.
+    """
+    keys = store.keys
+    marking = Call(MARK_CANCELLED, [keys.cancelled, keys.iteration(jid)], [jid, MARK_SECONDS, MAX_MARKS])
+    is_told = bool(run_script(store, marking))
+    identities = [name.decode(errors="replace") for name in store.call("HKEYS", keys.members)]
+    running = _held(store, jid, identities)  # before it is told, since it may end at once
+    _tell(store, identities)
+    removed = _remove(store, jid)
+    running = running or _held(store, jid, identities)
+    if not removed and not running:
+        removed, running = _remove(store, jid), _held(store, jid, identities)
+    is_dead = not removed and not running and any(True for _ in _entries(store, keys.dead, jid))
+    if (removed and not running) or is_dead:  # it cannot begin by itself; if somebody retries it, it is to run
+        store.pipeline([("ZREM", keys.cancelled, jid), *([("HDEL", keys.iteration(jid), "cancelled")] * is_told)])
+    return Cancelled(removed, running, is_told and not is_dead and not removed)
+
+
+def _tell(store: Store, identities: Sequence[str]) -> None:
+    """Have processes read which jobs are cancelled."""
+    message = replace(new_message(CANCEL), scope="process").encode()
+    calls = [Call(SEND, [store.keys.control(each)], [message, MESSAGE_TTL_SECONDS]) for each in identities]
+    for several in sliced(calls, MAX_CALLS):
+        with store.borrowed() as connection:
+            run_scripts(connection, several)  # one that is refused reads the mark with its next beat
+
+
+# 3. where it waits
+
+
+def _remove(store: Store, jid: str) -> int:
+    """Move the job from where it waits to the dropped jobs; return how many entries there were."""
+    keys = store.keys
+    parked = [keys.parked(each) for each in sorted(set(parked_sets(store)))]
+    count = sum(_remove_entries(store, key, jid) for key in (keys.schedule, keys.retry, *parked))
+    for name in sorted(store.call("SMEMBERS", keys.queues)):
+        queue = name.decode(errors="replace")
+        for raw in dict.fromkeys(each for each in search_jobs(store, queue, [_text(jid)]) if _is(each, jid)):
+            now = SystemClock.now()
+            count += record_queued(store, queue, raw, _as_dropped(raw, queue, now), now, LIMITS)
+    return count
+
+
+def _remove_entries(store: Store, key: str, jid: str) -> int:
+    """Do that in one sorted set, or in one line of parked jobs."""
+    now = SystemClock.now()
+    moves = [Move(raw, RECORD, new=_as_dropped(raw, "default", now)) for raw in _entries(store, key, jid)]
+    if not moves:
+        return 0
+    moved, refusals, _ = move_entries(store, key, moves, now, LIMITS)
+    for refusal in refusals[:1]:
+        raise StoreError(f"the job {jid} stays in {key}: {refusal}")
+    return len(moved)
+
+
+def _entries(store: Store, key: str, jid: str) -> Iterator[bytes]:
+    """Yield the entries of a job in a sorted set."""
+    return (raw for raw in dict.fromkeys(raw for raw, _ in search_entries(store, key, [_text(jid)])) if _is(raw, jid))
+
+
+def _text(jid: str) -> bytes:
+    """Return what the payload of a job holds for certain."""
+    is_verbatim = jid.isascii() and jid.replace("-", "").replace("_", "").isalnum()
+    return jid.encode() if is_verbatim else b'"jid"'
+
+
+def _is(raw: bytes, jid: str) -> bool:
+    """Return whether bytes are this job; raw: as in a queue, or of a parked job, with its queue before a NUL."""
+    try:
+        return read(raw.rpartition(b"\0")[2]).get("jid") == jid
+    except MalformedPayload:
+        return False
+
+
+def _as_dropped(raw: bytes, queue: str, now: float) -> bytes:
+    """Return the bytes of a job in the list of dropped jobs.  queue: of a job that names none."""
+    payload = raw.rpartition(b"\0")[2]
+    changes = {"dropped": True, "dropped_by": CANCELLATIONS.name}
+    mended = presentable({**read(payload), **changes}, queue, now)
+    return ruby_json.patch(payload, {**changes, **mended}, TRANSIENT_KEYS)
+
+
+# 4. where it runs
+
+
+def _held(store: Store, jid: str, identities: Sequence[str]) -> int:
+    """Return how many units of the job processes hold."""
+    keys, found = store.keys, 0
+    calls = [
+        Call(FIND_HELD, [keys.inflight(each), keys.hands(each)], [_text(jid), keys.hand(each, "")])
+        for each in identities
+    ]
+    for several in sliced(calls, MAX_CALLS):
+        with store.borrowed() as connection:
+            replies = run_scripts(connection, several)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+            found += sum(_is(raw, jid) for raw in reply)
+    return found

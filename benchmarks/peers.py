@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.server import free_port
 
-__all__ = ["AWAITING", "FEATURELESS", "GROUPED", "GUARDED", "PEERS", "REAL", "SPREAD", "Peer", "Shape"]
+__all__ = ["AWAITING", "FEATURELESS", "GROUPED", "GUARDED", "PEERS", "REAL", "SPREAD", "Peer", "Shape", "exporting"]
 
 OLDER = str(Path(sys.prefix) / "older/bin/python")  # an environment with an older redis-py (Makefile)
 RUBY = Path(__file__).resolve().parent / "ruby"
@@ -71,7 +71,15 @@ def python(module: str, *arguments: object) -> Command:
 
 
 def kiqcluster(shape: Shape, app: str = "kiqcluster") -> list[Command]:
-    options = ["-r", f"benchmarks.apps.{app}", "-c", shape.concurrency, "--log-level", shape.log_level]
+    return supervised(shape, f"benchmarks.apps.{app}")
+
+
+def exporting(shape: Shape) -> list[Command]:
+    return supervised(shape, "examples.import_export")
+
+
+def supervised(shape: Shape, application: str) -> list[Command]:
+    options = ["-r", application, "-c", shape.concurrency, "--log-level", shape.log_level]
     groups = [shape.queues] * shape.processes
     return [python("kiqcluster", *options, "--listen", f"127.0.0.1:{free_port()}", *groups)]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from benchmarks.web import SHARED
+
 __all__ = ["PYTHON_PEERS", "TARGETS", "Lookup", "Target"]
 
 Lookup = Callable[
@@ -113,6 +115,15 @@ TARGETS = (
     Target(
         "cron", "seconds of 10 000 entries ÷ sidekiq-cron's", over("cron", "seconds", "sidekiq"), 0.2, is_ceiling=True
     ),
+    *(
+        Target(
+            "web", f"{page.replace('_', ' ')}: ms ÷ Sidekiq's", over("web", f"{page}_ms", "sidekiq"), 1, is_ceiling=True
+        )
+        for page in SHARED
+    ),
+    Target("web", "ms of the slowest page", ours("web", "slowest_ms"), 100, is_ceiling=True, form=".1f"),
+    Target("web", "round trips of any page", ours("web", "most_trips"), 6, is_ceiling=True, form=".0f"),
+    Target("web", "KB of any page, by gzip", ours("web", "largest_kb"), 150, is_ceiling=True, form=".1f"),
     Target("growth", "cost per job in a deep queue ÷ short", ours("growth", "depth"), 1.2, is_ceiling=True),
     Target("growth", "cost per job in 1 000 queues ÷ one", ours("growth", "queues"), 1.2, is_ceiling=True),
     Target("fleet", "cores of Redis, 10 000 idle processes", ours("fleet", "cpu_10000"), 0.5, is_ceiling=True),

@@ -16,6 +16,7 @@ __all__ = [
     "SPREAD_CLASSES",
     "SPREAD_QUEUES",
     "async_naps",
+    "cpu",
     "enqueue",
     "growth",
     "lock",
@@ -33,6 +34,7 @@ __all__ = [
 LATENCY_SECONDS = 0.001  # that the slow way to Redis adds to a round trip
 SLEEP_JOB_SECONDS = 0.005  # that a `sleep` job takes
 ASYNC_JOBS = 1_000  # at once, in one process
+BURN_STEPS, BURN_PACE = 100_000, 150  # of a `cpu` job: 5 to 10 ms · jobs a second of one core, roughly
 WARM_UP_PUSHES = 20  # pushes that are not counted: the first ones pay for connections
 SPREAD_QUEUES, SPREAD_CLASSES = 1_000, 200
 JOBS_IN_A_ROW = 10  # jobs of one kind in a row, where there are many kinds
@@ -134,6 +136,24 @@ def async_naps(stage: Stage, peer: Peer, scale: Scale) -> Figures:
     peer = AWAITING[peer.name]
     filled = enqueued(stage, peer, "sleep", SLEEP_JOB_SECONDS, count=int(peer.pace * scale.seconds))
     return run_filled(stage, peer, Shape(concurrency=ASYNC_JOBS), filled)
+
+
+def cpu(stage: Stage, peer: Peer, scale: Scale) -> Figures:
+    """Run jobs that compute: in one thread, in two threads of one process, in two processes."""
+    shapes = {
+        "one": Shape(concurrency=1),
+        "threads": Shape(concurrency=2),
+        "processes": Shape(processes=2, concurrency=1),
+    }
+    figures: Figures = {}
+    for name, shape in shapes.items():
+        filled = enqueued(stage, peer, "burn", BURN_STEPS, count=int(BURN_PACE * scale.seconds), mark="mark_burn")
+        figures[name] = run_filled(stage, peer, shape, filled)["rate"]
+    return {
+        **figures,
+        "threads_gain": figures["threads"] / figures["one"],
+        "processes_gain": figures["processes"] / figures["one"],
+    }
 
 
 def enqueue(stage: Stage, peer: Peer, scale: Scale) -> Figures:

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 from benchmarks import conduct, throughput
 from benchmarks.cron import ENTRIES, cron
+from benchmarks.export import ROWS, export
 from benchmarks.fleet import FLEET_SIZES, fleet
 from benchmarks.guarantees import guarantees, own_guarantees
 from benchmarks.measure import FULL, Figures, Scale
 from benchmarks.peers import AWAITING, PEERS, Peer
 from benchmarks.stage import Stage
 from benchmarks.tasks import PACES, tasks
+from benchmarks.typed_arguments import JOBS, STEPS, typed_arguments
+from benchmarks.web import SHARED, web
+from benchmarks.web import WHOLE as WEB_SIZE
 
 __all__ = ["WORKLOADS", "Column", "Workload"]
 
@@ -102,6 +106,15 @@ WORKLOADS = {
         throughput.naps,
         SYSTEMS,
         (RATE, Column("of_ideal", "of ideal", ".1%"), *COSTS[:2]),
+    ),
+    "cpu": Workload(
+        f"Jobs that compute ({throughput.BURN_STEPS:,} steps in Python)",
+        throughput.cpu,
+        OURS,
+        (
+            *columns(WHOLE, one="1 thread, jobs/s", threads="2 threads, 1 process", processes="2 processes"),
+            *columns(".2f", threads_gain="2 threads ÷ 1", processes_gain="2 processes ÷ 1"),
+        ),
     ),
     "async": Workload(
         f"Async jobs that wait {1e3 * throughput.SLEEP_JOB_SECONDS:g} ms, {throughput.ASYNC_JOBS:,} at once, 1 process",
@@ -221,6 +234,29 @@ WORKLOADS = {
         TWO,
         (Column("seconds", "seconds", ".2f"), RATE, *COSTS),
     ),
+    "export": Workload(
+        f"Export of {ROWS:,} rows in parts, as a task in two processes, beside one program",
+        export,
+        OURS,
+        (
+            Column("seconds", "seconds", ".2f"),
+            Column("alone", "one program", ".2f"),
+            Column("gain", "times as fast", ".2f"),
+            Column("rate", "rows/s", WHOLE),
+        ),
+    ),
+    "web": Workload(
+        f"Web pages with {WEB_SIZE.dead:,} dead jobs, {WEB_SIZE.queues:,} queues, {WEB_SIZE.processes} processes: "
+        "ms of server time",
+        web,
+        TWO,
+        (
+            *(Column(f"{page}_ms", page.replace("_", " "), ".1f") for page in SHARED),
+            Column("slowest_ms", "slowest of all", ".1f"),
+            Column("most_trips", "most round trips", WHOLE),
+            Column("largest_kb", "largest, KB by gzip", ".1f"),
+        ),
+    ),
     "fleet": Workload(
         "What idle processes cost one Redis",
         fleet,
@@ -235,5 +271,11 @@ WORKLOADS = {
                 Column(f"connections_{size}", "connections", WHOLE),
             )
         ],
+    ),
+    "typed": Workload(
+        "Arguments without types, with a date, and with an order of three lines (a dataclass), µs/job in our code",
+        typed_arguments,
+        OURS,
+        [Column(f"{step}_{name}", f"{name}: {heading}", ".1f") for name in JOBS for step, heading in STEPS.items()],
     ),
 }

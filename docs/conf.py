@@ -20,7 +20,7 @@ myst_heading_anchors = 4  # links may lead to a heading of another page, as they
 
 # Docstrings are prose with `code` in it, and here and there a drawing.
 default_role = "code"
-autodoc_typehints = "none"  # jobs.md explains what is passed; editors read the types from the package (py.typed)
+autodoc_typehints = "none"  # guides/ explain what is passed; editors read the types from the package (py.typed)
 autodoc_preserve_defaults = True
 TREE = ("├", "│", "└")  # how a line of a drawing begins
 

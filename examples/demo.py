@@ -1,10 +1,12 @@
 """The demonstration behind `make demo`: the shop under a cluster with a server of its own, and work for it.
 
 With a terminal it runs until Ctrl-C; without one it ends with 0 once every job was seen done, with 1 after 60 s.
+The web pages run beside it where their extra is installed.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import signal
@@ -14,6 +16,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from kiqcluster import KiqError, Store
@@ -22,6 +26,9 @@ from kiqcluster.store import embedded
 ADDRESS = f"{embedded.SCHEME}{embedded.DEFAULT_DIRECTORY}"
 LIMIT_SECONDS = 60.0  # until the demonstration counts as failed
 USUAL_PORT = 8082  # where kiqcluster listens by default
+USUAL_PAGES_PORT = 8083  # the same of kiqctl web
+PAGES_SECONDS = 20.0  # until they have to answer
+PAGES_NEED = ("werkzeug", "jinja2", "polib", "waitress")  # the extra `web`
 SETTINGS = {"KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "1"}  # so that the retry is not waited for
 
 
@@ -52,6 +59,14 @@ def watch(cluster: subprocess.Popen[bytes], port: int) -> int:
     wait_until_ready(cluster, port, deadline)
     jids = enqueue(ADDRESS)
     store = Store(ADDRESS)
+    with pages() as place:
+        return show(cluster, store, port, jids, place, deadline)
+
+
+def show(
+    cluster: subprocess.Popen[bytes], store: Store, port: int, jids: list[str], place: str, deadline: float
+) -> int:
+    """Tell how the work went, and where to look; with a terminal, let it go on.  Return the exit code."""
     is_done = wait_until_done(cluster, store, jids, deadline)
     print("\n" + "\n".join(completed(port, len(jids))), flush=True)
     if not is_done:
@@ -64,10 +79,39 @@ def watch(cluster: subprocess.Popen[bytes], port: int) -> int:
         f"\nAll {len(jids)} jobs are done: mails, a nightly job, a report, and an import that failed and was retried.",
         flush=True,
     )
+    print(f"Metrics: http://127.0.0.1:{port}/metrics\nWeb pages: {place}", flush=True)
     if sys.stdout.isatty():
         advise(port, cluster.pid, worker_pids(store))
         return cluster.wait()
     return 0
+
+
+@contextmanager
+def pages() -> Iterator[str]:
+    """Serve the web pages meanwhile; yield where they are, or why they are not."""
+    if any(importlib.util.find_spec(name) is None for name in PAGES_NEED):
+        yield "not here; they need an extra: pip install 'kiqcluster[web]'"
+        return
+    port = free_port(USUAL_PAGES_PORT)
+    command = [python(), "-m", "kiqcluster.ctl", "web", "-r", "examples.shop", "--listen", f"127.0.0.1:{port}"]
+    print("$", f"REDIS_URL={ADDRESS}", shlex.join(command), flush=True)
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        yield f"http://127.0.0.1:{port}/" if answers(server, port) else "they did not start; run that command by itself"
+    finally:
+        stop(server)
+
+
+def answers(server: subprocess.Popen[bytes], port: int) -> bool:
+    """Return whether the pages answer within their time."""
+    deadline = time.monotonic() + PAGES_SECONDS
+    while server.poll() is None and time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5):
+                return True
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    return False
 
 
 def python() -> str:

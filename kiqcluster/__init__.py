@@ -11,8 +11,9 @@ from kiqcluster.errors import Interrupted, JobCancelled, KiqError, RetryError
 from kiqcluster.features.payload.context import application_context, current_context
 from kiqcluster.job import DISCARD, KILL, Job, job
 from kiqcluster.process.delivery import allow_unrouted
+from kiqcluster.process.job_context import JobContext, current_job
 from kiqcluster.process.logs.job_logger import JobLogger, job_logger
-from kiqcluster.process.runtime import JobContext, Push, Run, current_job, current_setup
+from kiqcluster.process.runtime import Push, Run, current_setup
 from kiqcluster.process.version import __version__
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.store import Store

@@ -26,12 +26,15 @@ KiqError
     │   ├── PayloadDecryptionError              its encrypted argument cannot be read
     │   └── PayloadDecompressionError           its compressed arguments cannot be read
     │       └── PayloadDecompressionConflictError   … for it has not one argument, but others
+    ├── MalformedIteration     Redis' state of an iterable job cannot be read
     ├── MisfitArguments        `perform` cannot be called with them; also an InvalidArguments
     ├── CannotDeserialize      ActiveJob's arguments have a value without a meaning in Python (a GlobalID, say)
     └── UnknownJob             no job of that name is registered here (a rolling deploy may bring it)
 
 Control flow derives from BaseException, so that `except Exception` in a job does not catch it:
 Interrupted                    the job gives up its place because the process stops; it will run again
+└── GaveWay                    … because other jobs of its queue have waited long enough (iterable jobs)
+AbortIteration                 an iterable job leaves out the items that are left
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 __all__ = [
+    "AbortIteration",
     "ApplicationError",
     "CannotDeserialize",
     "CannotRun",
@@ -46,6 +50,7 @@ __all__ = [
     "EncryptionError",
     "ExceedLimitError",
     "ExitCode",
+    "GaveWay",
     "Interrupted",
     "InvalidArguments",
     "InvalidPush",
@@ -56,6 +61,7 @@ __all__ = [
     "JobKilled",
     "JobTimedOut",
     "KiqError",
+    "MalformedIteration",
     "MalformedPayload",
     "MisfitArguments",
     "NormalFailure",
@@ -75,11 +81,12 @@ __all__ = [
     "UnroutedCall",
     "UsageError",
     "class_name",
+    "message_of",
 ]
 
 
 class ExitCode(IntEnum):
-    """Exit codes of supervisors and worker processes; docs/running.md explains each."""
+    """Exit codes of supervisors and worker processes; docs/reference/exit_codes.md explains each."""
 
     STOPPED = 0
     UNEXPECTED = 1
@@ -331,6 +338,14 @@ def class_name(error: BaseException) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
+def message_of(error: BaseException) -> str:
+    """Return the text of an error, also of one whose class fails to make one."""
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001  # an error whose text fails is still an error of its job
+        return f"(its message cannot be shown: {type(failure).__name__})"
+
+
 class MalformedPayload(CannotRun):
     """The payload is not a Sidekiq job."""
 
@@ -347,6 +362,17 @@ class PayloadDecompressionError(MalformedPayload):
 
 class PayloadDecompressionConflictError(PayloadDecompressionError):
     """A compressed payload has more than one argument, or none: something has changed them since."""
+
+
+class MalformedIteration(CannotRun):
+    """The state of an iterable job cannot be read.  key: where it lies."""
+
+    def __init__(self, key: str, reason: Exception) -> None:
+        super().__init__(
+            f"the state of this iterable job, {key}, cannot be read: {reason}. From the beginning, it would do again "
+            f"what it has done; mend the field c, or delete the key where that does no harm, and retry the job"
+        )
+        self.key = key
 
 
 class MisfitArguments(CannotRun, InvalidArguments):
@@ -373,3 +399,11 @@ class UnknownJob(CannotRun):
 
 class Interrupted(BaseException):
     """Raise it in a job that sees `current_job().stopping`: the job goes back to its queue and runs again."""
+
+
+class GaveWay(Interrupted):
+    """An iterable job has run for its `max_iteration_runtime`: it goes to the back of its queue, and goes on then."""
+
+
+class AbortIteration(BaseException):
+    """Raise it in an iterable job to leave the items out that are left: the job is complete."""

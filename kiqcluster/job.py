@@ -12,9 +12,10 @@ Counterpart: sidekiq job.rb.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from copy import copy
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar, Unpack, overload
 
 from kiqcluster.application.definitions import check_function, define, wire_name_of
 from kiqcluster.application.options import (
@@ -29,12 +30,14 @@ from kiqcluster.application.options import (
 )
 from kiqcluster.application.registry import Definition
 from kiqcluster.client.async_writes import aenqueue, aenqueue_bulk
+from kiqcluster.client.chains import Chain, HasPerform, Link, Next
 from kiqcluster.client.client import Client
 from kiqcluster.client.handle import Handle
 from kiqcluster.client.router import options_of, queue_of
 from kiqcluster.errors import InvalidPush, JobDefinitionError
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.durations import due_at
+from kiqcluster.process.job_context import CURRENT_JOB, INLINE_JOB
 from kiqcluster.process.runtime import Run, current_setup
 from kiqcluster.process.service import run_coroutine
 from kiqcluster.sidekiq import ruby_json
@@ -45,8 +48,10 @@ from kiqcluster.sidekiq.ruby_json import JSON
 __all__ = ["DISCARD", "KILL", "Enqueuer", "HasPerform", "Job", "JobFunction", "job"]
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R", covariant=True)
 R_ = TypeVar("R_")
+S = TypeVar("S")
 
 
 MAX_DELAY_SECONDS = 1e9  # 31 years; a larger number is an epoch second
@@ -54,6 +59,7 @@ RESERVED_NAMES = frozenset(
     {
         "queue",
         "set",
+        "then",
         "enqueue",
         "aenqueue",
         "aenqueue_bulk",
@@ -66,13 +72,7 @@ RESERVED_NAMES = frozenset(
 )
 
 
-class HasPerform(Protocol[P, R]):
-    """A class whose instances have `perform`, which gives the verbs their signature."""
-
-    def perform(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
-
-
-class Enqueuer(Generic[P, R]):
+class Enqueuer(Link[P, R]):
     """The verbs of a job, with options overridden for some pushes.  Cheap to create, and safe to keep.
 
     has_queue: the queue is one of those overridden, so that no routing rule decides it.
@@ -174,6 +174,11 @@ class Enqueuer(Generic[P, R]):
 
         Returns the result of `perform`; None when middleware stopped it.  Errors of the job are raised unchanged.
         """
+        returned = self.run_inline(args, kwargs)
+        return returned[0] if returned else None
+
+    def run_inline(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[R]:
+        """Do the same; return the result as the only element, nothing if middleware stopped the job."""
         definition, name, options = self.definition, self.definition.name, self.options
         arguments = definition.positional(args, kwargs)
         if definition.enveloped is not None:
@@ -181,7 +186,7 @@ class Enqueuer(Generic[P, R]):
             definition, arguments = definition.enveloped, envelop(arguments)
         push = Client().draft(name, options, arguments, None, None, definition)
         if push is None:
-            return None
+            return []
         payload = ruby_json.decode(ruby_json.encode(push.payload))
         instance, perform = definition.prepare()
         run = Run(payload, push.queue, definition, instance)
@@ -189,11 +194,23 @@ class Enqueuer(Generic[P, R]):
 
         def last() -> Outcome | None:
             result = perform(*payload["args"])
-            returned.append(run_coroutine(result) if definition.is_async else result)
+            result = run_coroutine(result) if definition.is_async else result
+            definition.check_returned(result)
+            returned.append(result)
             return None
 
-        current_setup().server_middleware.invoke(run, last)
-        return returned[0] if returned else None
+        token = INLINE_JOB.set((CURRENT_JOB.get(), run.jid))
+        try:
+            current_setup().server_middleware.invoke(run, last)
+        finally:
+            INLINE_JOB.reset(token)
+        return returned
+
+    def with_keys(self, keys: Mapping[str, JSON]) -> Self:
+        """Return the same verbs with more keys of the payload; chains call this."""
+        made = copy(self)
+        made._options = {**self._options, **keys}
+        return made
 
     def _handle(self, jid: Jid) -> Handle[R]:
         is_in_redis = current_setup().delivery is None
@@ -322,6 +339,24 @@ class Job:
     def set(cls: type[HasPerform[P, R_]], **options: Unpack[PushOptions]) -> Enqueuer[P, R_]:
         """See Enqueuer.set."""
         return _enqueuer(cls).set(**options)
+
+    @overload
+    @classmethod
+    def then(
+        cls: type[HasPerform[P, Coroutine[Any, Any, R_]]], job: Next[R_, Q, S], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> Chain[P, S]: ...
+    @overload
+    @classmethod
+    def then(
+        cls: type[HasPerform[P, R_]], job: Next[R_, Q, S], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> Chain[P, S]: ...
+    @overload
+    @classmethod
+    def then(cls: type[HasPerform[P, Any]], job: Mapping[str, Any], /, *args: Any) -> Chain[P, Any]: ...
+    @classmethod
+    def then(cls: type[HasPerform[P, Any]], job: Any, /, *args: Any, **kwargs: Any) -> Chain[P, Any]:
+        """Return a chain of this job and another one.  See Chain.then."""
+        return _enqueuer(cls).then(job, *args, **kwargs)
 
     @classmethod
     def perform_async(cls: type[HasPerform[P, R_]], *args: P.args, **kwargs: P.kwargs) -> Jid | None:

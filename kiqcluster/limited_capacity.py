@@ -12,7 +12,7 @@ Import.perform_with_capacity()      starts jobs for what is left, as many as may
 2. run     perform_work; if work is left then, the script that ends the job enqueues the next one for its seat
 3. end     a job that fails, or finds no work, or whose seat is too many by now, frees its seat
 
-The number of running jobs of all arguments together is limited by features/concurrency_limit.  Nothing polls.
+The number of running jobs of all arguments together is limited by features/limits/concurrency_limit.  Nothing polls.
 Price: that of both features.  A start is one round trip; a job counts its work twice, and pushes once for its seat.
 Counterpart: GitLab's LimitedCapacity::Worker.
 """
@@ -28,7 +28,7 @@ from kiqcluster.application.options import JobOptions
 from kiqcluster.client.client import Client
 from kiqcluster.errors import JobDefinitionError
 from kiqcluster.job import Enqueuer, Job
-from kiqcluster.process.runtime import current_job
+from kiqcluster.process.job_context import current_job
 
 __all__ = ["LimitedCapacityJob"]
 
@@ -75,8 +75,9 @@ class LimitedCapacityJob(Job, retry=0, deduplicate="until_executed", reschedule_
         One round trip, and what the counts of the class cost.  Raises InvalidArguments, StoreError.
         """
         enqueuer, instance = _enqueuer(cls), _counts(cls)
-        arguments = enqueuer.definition.positional((0, *args), kwargs)[1:]
-        left = instance.remaining_work_count(*arguments)
+        seated = enqueuer.definition.positional((0, *args), kwargs)
+        arguments = seated[1:]
+        left = instance.remaining_work_count(*enqueuer.definition.values(seated)[1:])
         seats = min(instance.max_running_jobs(), left)
         enqueuer.perform_bulk([[seat, *arguments] for seat in range(seats)])
 
@@ -119,6 +120,7 @@ def _perform_of(cls: type[Any]) -> Callable[..., None]:
     if inspect.iscoroutinefunction(cls.perform_work):
         raise JobDefinitionError(f"{cls.__qualname__}.perform_work is async, which workers do not run yet")
     perform.__signature__ = of_work.replace(parameters=[_positional(own), SEAT, *others])  # type: ignore[attr-defined]
+    perform.__wrapped__ = cls.perform_work  # type: ignore[attr-defined]  # where the names in its annotations are known
     return perform
 
 

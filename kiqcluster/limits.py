@@ -27,7 +27,8 @@ from types import TracebackType
 from kiqcluster.errors import Interrupted, OverLimit, StoreError, UsageError
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.delivery import VIA
-from kiqcluster.process.runtime import JobContext, current_job, current_setup
+from kiqcluster.process.job_context import JobContext, current_job
+from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, PROMISED_BY, Payload, new_jid
 from kiqcluster.store.limits.places import FULL, LOST, leave_place, take_place

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,12 +15,14 @@ from hypothesis import HealthCheck, settings
 from kiqcluster.application.registry import Registry, using_registry
 from kiqcluster.process.runtime import Setup, using_setup
 from kiqcluster.store import Store
-from tests.kit import RedisServer, require, unavailable
+from tests.cpu_report import CpuReport
+from tests.kit import ROOT, RedisServer, require, unavailable
 from tests.stage import Stage
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Have the programs that are started here heed signals that a background job of a shell ignores."""
+    config.pluginmanager.register(CpuReport(config), "cpu-report")
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, handler)
@@ -87,6 +90,25 @@ def durable_server() -> Iterator[RedisServer]:
     server = RedisServer(durable=True)
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
+    subprocess.run(pip, check=True, cwd=folder)
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URL of a PostgreSQL server for the whole run."""
+    from tests.postgres import running_postgres  # few tests need SQLAlchemy
+
+    with running_postgres() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from kiqcluster.control.control_messages import Message
+from kiqcluster.control.stacks import Stacks, encode_stacks
 from kiqcluster.store import Store
 from tests.kit import wait_until
 
@@ -174,6 +175,8 @@ class FakeSupervisor:
             self.received.append((worker, message))
             if self.is_silent:
                 return
+            if message.action == "dump":
+                self._tell_stacks()
             if message.scope == "process":
                 if self.obeys_alone:
                     self.quiet_alone = self.quiet_alone | {worker} if message.action == "quiet" else set()
@@ -183,6 +186,12 @@ class FakeSupervisor:
             if error is None:
                 self._obey(message)
             self.change(answers={**self.state["answers"], message.id: error})
+
+    def _tell_stacks(self) -> None:
+        """Have all workers tell what their threads are doing."""
+        for worker in self.workers:
+            told = Stacks(self.beat, f"--- kiq.processor/1: Job j1\n  in {worker}")
+            self._store.call("SET", self._store.keys.stacks(worker), encode_stacks(told), "EX", 60)
 
     def _obey(self, message: Message) -> None:
         match message.action:

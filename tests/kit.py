@@ -5,6 +5,7 @@ Everything waits for an event or a stored state; nothing sleeps and hopes.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -45,6 +46,7 @@ __all__ = [
     "is_in",
     "is_ready",
     "require",
+    "require_module",
     "unavailable",
     "wait_until",
 ]
@@ -60,11 +62,17 @@ def require(program: str, package: str) -> str:
     return found
 
 
+def require_module(name: str) -> None:
+    """Do the same for a module of an extra or of the group dev.  At the level of a module it skips the whole file."""
+    if importlib.util.find_spec(name) is None:
+        unavailable(f"{name} is not installed (make .venv/.dev)")
+
+
 def unavailable(message: str) -> NoReturn:
     """Skip the test for what this machine lacks; fail it where KIQ_REQUIRE_ALL=1 (CI) says so."""
     if os.environ.get("KIQ_REQUIRE_ALL") == "1":
         pytest.fail(f"KIQ_REQUIRE_ALL=1, but {message}")
-    pytest.skip(message)
+    pytest.skip(message, allow_module_level=True)
 
 
 # Rolls do not bake, and what is due runs within a second; a test of either says otherwise.

@@ -6,7 +6,7 @@ import time
 
 from benchmarks import ledger
 
-__all__ = ["ALL", "mark", "noop", "sleep", "stamp", "tick"]
+__all__ = ["ALL", "burn", "mark", "mark_burn", "noop", "sleep", "stamp", "tick"]
 
 
 def noop() -> None:
@@ -25,6 +25,19 @@ def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
+def burn(steps: int) -> None:
+    """Compute in Python alone: nothing in here lets another thread run."""
+    number = 1
+    for step in range(steps):
+        number = (number * 31 + step) & 0xFFFFFFF
+
+
+def mark_burn(steps: int) -> None:
+    """The same, and say when."""
+    ledger.write("mark")
+    burn(steps)
+
+
 def stamp(sent: float, seconds: float = 0.0) -> None:
     """Say when it starts, and when it was sent; then take a while."""
     ledger.write("stamp", sent)
@@ -39,4 +52,4 @@ def tick(number: int, seconds: float) -> None:
     ledger.write("end", number)
 
 
-ALL = (noop, mark, sleep, stamp, tick)
+ALL = (noop, mark, sleep, burn, mark_burn, stamp, tick)

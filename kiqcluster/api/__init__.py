@@ -2,6 +2,7 @@
 
 Read in this order: records (a job), queues, sets and limits (where jobs lie), then stats, processes,
 execution_metrics, deploys, strikes, locks, rates, cron; dashboard and throughput for live screens.
+bulk (something is done to all that match) and lookup (one job by its id) are folders of their own.
 _store says where all of them look, _pages how queues and sets of any size are read.
 """
 
@@ -11,6 +12,7 @@ from kiqcluster.api.cron import CronSet, CronStatus, RubyCronJob
 from kiqcluster.api.deploys import Mark, mark, marks
 from kiqcluster.api.execution_metrics import ExecutionCount, ExecutionMetrics, JobExecutions
 from kiqcluster.api.limits import (
+    LimitLine,
     LimitStatus,
     ParkedJob,
     ParkedJobs,
@@ -20,7 +22,7 @@ from kiqcluster.api.limits import (
     override_limit,
     parked_count,
 )
-from kiqcluster.api.locks import JobLock, LockSet
+from kiqcluster.api.locks import JobLock, LockPage, LockSet
 from kiqcluster.api.processes import Process, ProcessSet, Work, WorkSet
 from kiqcluster.api.queues import Queue, QueueSummary, summaries
 from kiqcluster.api.rates import RateStatus, rate_limits
@@ -41,7 +43,9 @@ __all__ = [
     "JobLock",
     "JobRecord",
     "JobSet",
+    "LimitLine",
     "LimitStatus",
+    "LockPage",
     "LockSet",
     "Mark",
     "Order",

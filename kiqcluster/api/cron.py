@@ -10,7 +10,7 @@ from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.client.client import Client
 from kiqcluster.client.cron_jobs import resolved
-from kiqcluster.errors import UsageError
+from kiqcluster.errors import InvalidArguments, UsageError
 from kiqcluster.features.cron import CRON, CRON_AT, CronRun
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.runtime import current_setup
@@ -19,7 +19,7 @@ from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
 from kiqcluster.store.cron import HISTORY_SIZE, CronRow, StoredEntry, read_entries, write
-from kiqcluster.store.wire import server_time
+from kiqcluster.store.wire import Reply, server_time
 
 __all__ = ["CronSet", "CronStatus", "RubyCronJob"]
 
@@ -78,8 +78,10 @@ class CronSet:
 
     def history(self, name: str) -> tuple[CronRun, ...]:
         """Return the latest jobs of an entry, the newest first, 10 at most.  One round trip.  Raises StoreError."""
-        lines = self._store.call("LRANGE", self._store.keys.cron_history(name), 0, HISTORY_SIZE - 1)
-        return tuple(run for line in lines if (run := CronRun.read(line)) is not None)
+        (lines,) = self._store.ask_each([("LRANGE", self._store.keys.cron_history(name), 0, HISTORY_SIZE - 1)])
+        return tuple(
+            run for line in (lines if isinstance(lines, list) else ()) if (run := CronRun.read(line)) is not None
+        )
 
     def add(
         self,
@@ -102,10 +104,14 @@ class CronSet:
         Raises UsageError for an entry that cannot work, and for one that an application declares; StoreError.
         """
         definition: Definition | None = getattr(job, "definition", None) or current_registry().get(str(job))
+        try:
+            arguments = list(args) if definition is None else definition.write(list(args))
+        except InvalidArguments as error:
+            raise UsageError(f"cron entry {name}: args do not fit: {error}") from error
         table: dict[str, Any] = {
             "schedule": schedule,
             "job": definition.name if definition else job,
-            "args": list(args),
+            "args": arguments,
         }
         table |= {
             "tz": tz,
@@ -172,12 +178,12 @@ class CronSet:
 
         Two round trips.  Raises StoreError.
         """
-        sets = self._store.pipeline(
+        sets = self._store.ask_each(
             [("SRANDMEMBER", self._store.keys.cron_jobs(each), MAX_RECORDS) for each in namespaces]
         )
-        keys = sorted({key.decode(errors="replace") for names in sets for key in names if isinstance(names, list)})
+        keys = sorted({key.decode(errors="replace") for names in sets if isinstance(names, list) for key in names})
         keys = [key for key in keys if key.startswith(RECORD_PREFIX)]
-        records = self._store.pipeline([("HGETALL", key) for key in keys]) if keys else []
+        records = self._store.ask_each([("HGETALL", key) for key in keys]) if keys else []
         found = [_ruby_job(key, flat) for key, flat in zip(keys, records, strict=True) if flat]
         return tuple(sorted(found, key=lambda each: each.name))
 
@@ -228,7 +234,9 @@ def _entry_of(status: CronStatus) -> CronEntry:
     return status.entry
 
 
-def _ruby_job(key: str, flat: Sequence[bytes]) -> RubyCronJob:
+def _ruby_job(key: str, flat: Reply) -> RubyCronJob:
+    if not isinstance(flat, list):
+        return RubyCronJob(key.rpartition(":")[2], key, {}, None, True, f"{key} is not a hash: {flat}")
     words = [word.decode(errors="replace") for word in flat]
     record = dict(zip(words[::2], words[1::2], strict=True))
     name = record.get("name") or key.rpartition(":")[2]

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.errors import UsageError
@@ -28,20 +29,23 @@ from kiqcluster.store.wire import Command
 
 __all__ = ["ExecutionCount", "ExecutionMetrics", "JobExecutions"]
 
-MAX_PER_ROUND_TRIP = 300  # keys asked for in one round trip
+MAX_PER_ROUND_TRIP = 600  # keys asked for in one round trip
 MOST_MINUTES, MOST_HOURS = 480, 72  # that are kept
 HISTOGRAM_BUCKETS = len(EXECUTION_BUCKETS) + 1  # the last one is for all that took longer
 
+MOST_COUNT = 2**63 - 1  # of a counter of Redis
+SHORT_DIGITS = 18  # of a number that is less than MOST_COUNT for certain
 FIELD_SUFFIXES = ("p", "f", "ms")
 BUCKET_NAMES = tuple(map(str, range(HISTOGRAM_BUCKETS)))  # of the histogram, as our hash has them
 
+Hash = Mapping[bytes, bytes]  # as Redis has it
 Figures = dict[str, int]  # p, f, ms or a place of the histogram → figure
 Fields = dict[str, Figures]  # class → figures
+Names = dict[bytes, tuple[str, int] | None]  # field of a hash → class and place of its word, None: of a histogram
 KeyForm = Callable[[datetime], str]
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionCount:
+class ExecutionCount(NamedTuple):
     """What one minute, or ten, has of a job.
 
     processed: runs that ended.  failed: of these.  ms: milliseconds that the others took.
@@ -54,25 +58,32 @@ class ExecutionCount:
     histogram: tuple[int, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass
 class JobExecutions:
-    """A job over the whole time.  series: moment (UTC, when a minute or ten begin) → count, oldest first; none if 0."""
+    """A job over the whole time.  series: moment (UTC, when a minute or ten begin) → count, oldest first; none if 0.
+
+    The totals are those of the series when they are first asked for.
+    """
 
     name: str
     series: dict[datetime, ExecutionCount] = field(default_factory=dict)
 
+    @cached_property
+    def _total(self) -> ExecutionCount:
+        return total_of(self.series.values())
+
     @property
     def processed(self) -> int:
-        return sum(each.processed for each in self.series.values())
+        return self._total.processed
 
     @property
     def failed(self) -> int:
-        return sum(each.failed for each in self.series.values())
+        return self._total.failed
 
     @property
     def ms(self) -> int:
         """Milliseconds of all runs that succeeded."""
-        return sum(each.ms for each in self.series.values())
+        return self._total.ms
 
     @property
     def mean_ms(self) -> float:
@@ -106,23 +117,42 @@ class ExecutionMetrics:
         """Return class → its runs, those first that took the most time.
 
         class_filter: what a class must contain, whatever its case, or a pattern to be found in it.
-        One round trip per 100 minutes, or 300 times ten minutes.
+        One round trip per 200 minutes, or 600 times ten minutes.
         """
         moments, forms = self._span(minutes, hours)
         is_wanted = _filter(class_filter)
         found: dict[str, JobExecutions] = {}
+        for at, counts in self._counts(moments, forms):
+            for name, (processed, failed, ms) in counts.items():
+                job = found.get(name)
+                if job is None:
+                    job = found[name] = JobExecutions(name)
+                job.series[at] = ExecutionCount(processed, failed, ms)
+        is_wanted = _filter(class_filter)
+        found = {name: job for name, job in found.items() if is_wanted(name)}
+        return dict(sorted(found.items(), key=lambda pair: (-pair[1].ms, -pair[1].processed, pair[0])))
+
+    def totals(self, minutes: int | None = None, hours: int | None = None) -> dict[datetime, ExecutionCount]:
+        """Return moment → the runs of all classes together, oldest first; none if 0.
+
+        As many round trips as `top_jobs`.
+        """
+        moments, forms = self._span(minutes, hours)
+        return {at: total_of(counts.values()) for at, counts in self._counts(moments, forms) if counts}
+
+    def _counts(
+        self, moments: Sequence[datetime], forms: Sequence[KeyForm]
+    ) -> Iterator[tuple[datetime, Mapping[str, Sequence[int]]]]:
+        """Yield each moment with its figures: class → p, f, ms."""
+        names: Names = {}
         for part, replies in self._ask(moments, lambda at: [("HGETALL", form(at)) for form in forms]):
             for at, told in zip(part, replies, strict=True):
-                for name, figures in _joined(*map(_read, told)).items():
-                    if is_wanted(name):
-                        job = found.setdefault(name, JobExecutions(name))
-                        job.series[at] = ExecutionCount(figures.get("p", 0), figures.get("f", 0), figures.get("ms", 0))
-        return dict(sorted(found.items(), key=lambda pair: (-pair[1].ms, -pair[1].processed, pair[0])))
+                yield at, _read(told, names)
 
     def for_job(self, name: str, minutes: int | None = None, hours: int | None = None) -> JobExecutions:
         """Return the runs of a class, by minutes with histograms.
 
-        One round trip per 60 minutes, or 300 times ten minutes.
+        One round trip per 120 minutes, or 600 times ten minutes.
         """
         moments, forms = self._span(minutes, hours)
         words = (*FIELD_SUFFIXES, *BUCKET_NAMES)
@@ -193,14 +223,67 @@ def _filter(wanted: str | re.Pattern[str] | None) -> Callable[[str], object]:
     return pattern.search
 
 
-def _read(reply: Any) -> Fields:
-    """Return the figures in a hash; {} for what is none."""
-    found: Fields = {}
-    if isinstance(reply, list):
-        for key, value in zip(reply[::2], reply[1::2], strict=True):
-            name, _, letter = key.decode(errors="replace").rpartition("|")
-            found.setdefault(name, {})[letter] = _count(value)
+def total_of(counts: Iterable[Sequence[Any]]) -> ExecutionCount:
+    """Return counts together, without their histograms."""
+    processed = failed = ms = 0
+    for each in counts:
+        processed += each[0]
+        failed += each[1]
+        ms += each[2]
+    return ExecutionCount(processed, failed, ms)
+
+
+def _read(replies: Sequence[Any], names: Names) -> Mapping[str, Sequence[int]]:
+    """Return the figures in the hashes of a moment but for histograms: class → p, f, ms.
+
+    names: the fields that are known by now: each moment has the same ones.
+    """
+    hashes = [_hash(reply) for reply in replies]
+    whole = _whole(*hashes)
+    if whole is not None:
+        return _by_class(whole, names)
+    joined = _joined(*(_words(_by_class(each, names)) for each in hashes))
+    return {name: [figures.get(word, 0) for word in FIELD_SUFFIXES] for name, figures in joined.items()}
+
+
+def _hash(reply: Any) -> Hash:
+    """Return field → value; {} for what is no hash."""
+    return dict(zip(reply[::2], reply[1::2], strict=True)) if isinstance(reply, list) else {}
+
+
+def _whole(younger: Hash, older: Hash | None = None, own: Hash | None = None) -> Hash | None:
+    """Return the hash that has all figures already, None where figures of several must be added up.
+
+    That is the younger form's or the older one's where the fleet writes only one of them, and either of them where all
+    the figures are ours.
+    """
+    if not older or not younger:
+        return None if own and older is not None else younger or older
+    if younger == older and (not own or younger.items() <= own.items()):
+        return younger
+    return None
+
+
+def _by_class(figures: Hash, names: Names) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for key, value in figures.items():
+        if key not in names:
+            name, _, word = key.decode(errors="replace").rpartition("|")
+            names[key] = (name, FIELD_SUFFIXES.index(word)) if word in FIELD_SUFFIXES else None
+        if pair := names[key]:
+            counts = found.get(pair[0])
+            if counts is None:
+                counts = found[pair[0]] = [0] * len(FIELD_SUFFIXES)
+            counts[pair[1]] = int(value) if value.isdigit() and len(value) <= SHORT_DIGITS else _count(value)
     return found
+
+
+def _words(counts: Mapping[str, Sequence[int]]) -> Fields:
+    """Return the same figures by their words, without those that are 0."""
+    return {
+        name: {word: count for word, count in zip(FIELD_SUFFIXES, several, strict=True) if count}
+        for name, several in counts.items()
+    }
 
 
 def _joined(younger: Fields, older: Fields | None = None, own: Fields | None = None) -> Fields:
@@ -229,7 +312,9 @@ def _slots(raw: Any) -> tuple[int, ...]:
 
 
 def _count(value: Any) -> int:
+    """Return a counter; 0 for what Redis cannot count."""
     try:
-        return int(value)
+        count = int(value)
     except (TypeError, ValueError):
         return 0
+    return count if -MOST_COUNT <= count <= MOST_COUNT else 0

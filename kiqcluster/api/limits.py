@@ -2,6 +2,7 @@
 
 LimitStatus   one limit, or one key of it: places held and by whom, jobs parked, the limit, its override
 ParkedJobs    the parked jobs of a limit: to look at, and to delete
+LimitLine     one limit, or one key of it, and a page of its line
 override_limit, end_override   another limit for a while (store/limits/parking.py)
 
 What is known of a limit without parked jobs is what a worker has used last.
@@ -12,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import zip_longest
 from math import isfinite
 from typing import Any
 
 from kiqcluster.api._pages import Order, batches, walk_set
 from kiqcluster.api._store import integer, store_in_force
 from kiqcluster.api.records import JobRecord, is_verbatim, renamed
-from kiqcluster.errors import UsageError
+from kiqcluster.errors import RedisRefused, UsageError
 from kiqcluster.sidekiq.payload import check_queue_name
 from kiqcluster.store import Store
 from kiqcluster.store.entry_moves import STAGE, DeadSetLimits, Move, drop_entries, move_entries
@@ -29,6 +31,7 @@ from kiqcluster.store.store import scan
 from kiqcluster.store.wire import Command, server_time
 
 __all__ = [
+    "LimitLine",
     "LimitStatus",
     "ParkedJob",
     "ParkedJobs",
@@ -161,17 +164,85 @@ class ParkedJobs:
         return ParkedJob(entry, score, slots, parking.name_of(keys, slots)[1], keys.queue(""))
 
 
-def concurrency_limits(*, store: Store | None = None) -> list[LimitStatus]:
+class LimitLine:
+    """One limit, or one key of it, and the line of jobs that it has parked."""
+
+    def __init__(self, name: str, key: str = "", *, store: Store | None = None) -> None:
+        self.name = name
+        self.key = key
+        self._store = store_in_force(store)
+        self._slots = self._store.keys.slots(name, key)
+        self._line = self._store.keys.parked(self._slots)
+
+    def look(self, start: int, count: int, most_holders: int) -> tuple[LimitStatus, int, list[ParkedJob]]:
+        """Return the limit, how many places are held, and so many jobs of its line, those first that go on first.
+
+        most_holders: so many of those who hold places are told.  Three round trips.  Raises StoreError.
+        """
+        keys = self._store.keys
+        with self._store.borrowed() as connection:
+            time, words, held, holders, parked, flat = connection.exchange(
+                [
+                    ("TIME",),
+                    ("HMGET", keys.limits, self.name, f"{self.name}|override"),
+                    ("SCARD", self._slots),
+                    ("SSCAN", self._slots, 0, "COUNT", most_holders),
+                    ("ZCARD", self._line),
+                    ("ZRANGE", self._line, start, start + count - 1, "WITHSCORES"),
+                ]
+            )
+        limit, override = words if isinstance(words, list) else (None, None)
+        in_force, until = parking.override_of(override, server_time(time)) or (None, None)
+        found = holders[1][:most_holders] if isinstance(holders, list) else []
+        status = LimitStatus(
+            self.name, self.key, integer(limit), in_force, until, self._holders(found), _number(parked)
+        )
+        return status, _number(held), self._records(flat)
+
+    def at_places(self, times: Iterable[float]) -> list[ParkedJob]:
+        """Return the jobs that were parked at one of these times (epoch seconds).  One round trip per 500."""
+        scores = sorted({repr(round(1e6 * time)) for time in times if isfinite(time)})
+        commands: list[Command] = [("ZRANGE", self._line, each, each, "BYSCORE", "WITHSCORES") for each in scores]
+        return [job for flat in _ask(self._store, commands) for job in self._records(flat)]
+
+    def _records(self, flat: Any) -> list[ParkedJob]:
+        """Return the jobs of a reply; none where the key is no line."""
+        if not isinstance(flat, list):
+            return []
+        prefix = self._store.keys.queue("")
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        return [ParkedJob(entry, float(score), self._slots, self.key, prefix) for entry, score in pairs]
+
+    def _holders(self, members: Sequence[bytes]) -> tuple[PlaceHolder, ...]:
+        """Return who they are.  members: "<identity>/<token>".  Two round trips."""
+        pairs = [member.decode(errors="replace").rpartition("/")[::2] for member in members]
+        identities = sorted({identity for identity, _ in pairs})
+        names = _ask(self._store, [("HKEYS", self._store.keys.held(identity)) for identity in identities])
+        fields = {
+            (identity, field.partition(b":")[0].decode(errors="replace")): field.decode(errors="replace")
+            for identity, found in zip(identities, names, strict=True)
+            for field in (found if isinstance(found, list) else ())
+        }
+        held = [(identity, fields.get((identity, token), f"{token}:")) for identity, token in pairs]
+        payloads = _ask(self._store, [("HGET", self._store.keys.inflight(identity), field) for identity, field in held])
+        return tuple(
+            _place_holder(identity, field, payload) for (identity, field), payload in zip(held, payloads, strict=True)
+        )
+
+
+def concurrency_limits(*, store: Store | None = None, most_holders: int | None = None) -> list[LimitStatus]:
     """Return the limits that workers have used, by name and key; of keys only those with held places or parked jobs.
 
-    Three round trips, one more per 500 processes, held places and lines.  Raises StoreError.
+    most_holders: the jobs of so many who hold places are read, None for all; of the others the record is empty.
+    Three round trips, one more per 500 processes, held places that are read, and lines.  Raises StoreError.
     """
     shard = store_in_force(store)
-    time, known = shard.pipeline([("TIME",), ("HGETALL", shard.keys.limits)])
+    time, known = shard.ask_each([("TIME",), ("HGETALL", shard.keys.limits)])
+    known = known if isinstance(known, list) else []
     now = server_time(time)
     words = {name.decode(errors="replace"): value for name, value in zip(known[::2], known[1::2], strict=True)}
-    holders = place_holders(shard, shard.keys.slots(""))
-    lines = sorted(set(parking.parked_sets(shard)))
+    holders = place_holders(shard, shard.keys.slots(""), most_holders)
+    lines = sorted(set(_unless_broken(parking.parked_sets(shard))))
     sizes = dict(zip(lines, _lengths(shard, lines), strict=True))
     used = {slots for slots in lines if sizes[slots]} | holders.keys()
     names = {name for name in words if not name.endswith("|override")}
@@ -189,7 +260,7 @@ def concurrency_limits(*, store: Store | None = None) -> list[LimitStatus]:
 def parked_count(*, store: Store | None = None) -> int:
     """Return how many jobs are parked by all limits.  Two round trips, one more per 500 lines.  Raises StoreError."""
     shard = store_in_force(store)
-    return sum(_lengths(shard, list(set(parking.parked_sets(shard)))))
+    return sum(_lengths(shard, list(set(_unless_broken(parking.parked_sets(shard))))))
 
 
 def override_limit(name: str, limit: int, last: float | timedelta | None = None, *, store: Store | None = None) -> None:
@@ -218,13 +289,14 @@ def _moved(key: str, job: ParkedJob, to: str) -> Move:
     return Move(job._entry, "rename", "", entry)
 
 
-def place_holders(store: Store, prefix: str) -> dict[str, list[PlaceHolder]]:
+def place_holders(store: Store, prefix: str, most: int | None = None) -> dict[str, list[PlaceHolder]]:
     """Return set of places → who holds them, of the members of the fleet.  prefix: of the keys of these sets.
 
-    Two round trips, one more per 500 processes and held places.  Raises StoreError.
+    most: the jobs of so many are read, None for all; of the others the record is empty.
+    Two round trips, one more per 500 processes and held places that are read.  Raises StoreError.
     """
     keys, found = store.keys, list[tuple[str, str, str]]()  # set, identity, field
-    identities = list(_members(store))
+    identities = _unless_broken(_members(store))
     rows = _ask(store, [("HGETALL", keys.held(identity)) for identity in identities])
     for identity, flat in zip(identities, rows, strict=True):
         if not isinstance(flat, list):
@@ -232,12 +304,21 @@ def place_holders(store: Store, prefix: str) -> dict[str, list[PlaceHolder]]:
         for field, value in zip(flat[::2], flat[1::2], strict=True):
             found += ((slots, identity, field.decode(errors="replace")) for slots in parking.held_sets(value))
     found = [each for each in found if each[0].startswith(prefix)]
-    payloads = _ask(store, [("HGET", keys.inflight(identity), field) for _, identity, field in found])
+    payloads = _ask(store, [("HGET", keys.inflight(identity), field) for _, identity, field in found[:most]])
     by_set: dict[str, list[PlaceHolder]] = {}
-    for (slots, identity, field), payload in zip(found, payloads, strict=True):
-        record = JobRecord(payload if isinstance(payload, bytes) else b"", field.partition(":")[2])
-        by_set.setdefault(slots, []).append(PlaceHolder(record, identity))
+    for (slots, identity, field), payload in zip_longest(found, payloads):
+        by_set.setdefault(slots, []).append(_place_holder(identity, field, payload))
     return by_set
+
+
+def _place_holder(identity: str, field: str, payload: Any) -> PlaceHolder:
+    """Return who holds a place.  field: of the unit in flight, "<token>:<queue>"."""
+    return PlaceHolder(JobRecord(payload if isinstance(payload, bytes) else b"", field.partition(":")[2]), identity)
+
+
+def _number(reply: Any) -> int:
+    """Return the reply, 0 for a refusal."""
+    return reply if isinstance(reply, int) else 0
 
 
 def _members(store: Store) -> Iterator[str]:
@@ -245,10 +326,20 @@ def _members(store: Store) -> Iterator[str]:
         yield from (name.decode(errors="replace") for name in flat[::2])
 
 
+def _unless_broken(names: Iterable[str]) -> list[str]:
+    """Return the names in a key; none where it is of another type."""
+    try:
+        return list(names)
+    except RedisRefused as error:
+        if error.code != "WRONGTYPE":
+            raise
+        return []
+
+
 def _lengths(store: Store, lines: Sequence[str]) -> list[int]:
     """Return how many jobs are in each line, 0 for what is not one."""
     replies = _ask(store, [("ZCARD", store.keys.parked(slots)) for slots in lines])
-    return [reply if isinstance(reply, int) else 0 for reply in replies]
+    return [_number(reply) for reply in replies]
 
 
 def _ask(store: Store, commands: Sequence[Command]) -> list[Any]:

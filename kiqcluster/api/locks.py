@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from kiqcluster.api._store import store_in_force
 from kiqcluster.errors import RedisRefused
@@ -10,9 +11,10 @@ from kiqcluster.store import Store
 from kiqcluster.store.scripts import LOCK, Call, run_script
 from kiqcluster.store.store import scan
 
-__all__ = ["JobLock", "LockSet"]
+__all__ = ["JobLock", "LockPage", "LockSet"]
 
 MAX_SCANNED_KEYS = 1_000  # of the whole Redis, in one round trip
+PAGE_SCANNED_KEYS = (300, 1_000, 4_000, 12_000)  # that the round trips of a page look at, one after the other
 
 
 class JobLock:
@@ -47,6 +49,14 @@ class JobLock:
         return before is not None and before.decode(errors="replace") == self.jid
 
 
+class LockPage(NamedTuple):
+    """Locks that a part of Redis' keys has.  cursor: where the next part begins, 0 at the end.  keys: of all Redis."""
+
+    locks: list[JobLock]
+    cursor: int
+    keys: int
+
+
 class LockSet:
     """All locks.  Redis looks for them among all its keys: one round trip per 1 000 keys, and one more for those found.
 
@@ -60,10 +70,24 @@ class LockSet:
         return "<LockSet>"
 
     def __iter__(self) -> Iterator[JobLock]:
-        prefix = self._store.keys.lock("")
-        pattern = "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in prefix) + "*"
-        for keys in scan(self._store, "SCAN", None, "MATCH", pattern, "COUNT", MAX_SCANNED_KEYS):
-            yield from self._read([key.decode(errors="replace").removeprefix(prefix) for key in keys])
+        for keys in scan(self._store, "SCAN", None, "MATCH", self._pattern(), "COUNT", MAX_SCANNED_KEYS):
+            yield from self._read(self._names(keys))
+
+    def page(self, cursor: int = 0, most: int = 100, begins_with: str = "") -> LockPage:
+        """Return the locks that a part of the keys has, from a cursor on: the next ones until there are so many.
+
+        begins_with: what the names of the locks begin with, as with the class of their jobs.  A lock may come twice.
+        At most five round trips.  Raises StoreError.
+        """
+        names, total = list[str](), 0
+        for count in PAGE_SCANNED_KEYS:
+            scan_keys = ("SCAN", cursor, "MATCH", self._pattern(begins_with), "COUNT", count)
+            total, (following, keys) = self._store.pipeline([("DBSIZE",), scan_keys])
+            cursor = int(following)
+            names += self._names(keys)
+            if not cursor or len(names) >= most:
+                break
+        return LockPage(self._read(list(dict.fromkeys(names))), cursor, total)
 
     def find(self, name: str) -> JobLock | None:
         """Return the lock of this name, None if nobody holds it.  One round trip."""
@@ -72,6 +96,13 @@ class LockSet:
     def of_job(self, jid: str) -> list[JobLock]:
         """Return the locks that a job holds.  Redis looks through all its keys."""
         return [lock for lock in self if lock.jid == jid]
+
+    def _pattern(self, begins_with: str = "") -> str:
+        name = self._store.keys.lock(begins_with)
+        return "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in name) + "*"
+
+    def _names(self, keys: list[bytes]) -> list[str]:
+        return [key.decode(errors="replace").removeprefix(self._store.keys.lock("")) for key in keys]
 
     def _read(self, names: list[str]) -> list[JobLock]:
         """Return the locks of these names that exist.  One round trip, none without names."""

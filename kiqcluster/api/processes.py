@@ -8,9 +8,11 @@ Counterpart: sidekiq api.rb ProcessSet, WorkSet.
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from kiqcluster.api._store import store_in_force
@@ -18,15 +20,33 @@ from kiqcluster.api.records import JobRecord
 from kiqcluster.control import process_registry
 from kiqcluster.control.control_messages import MESSAGE_TTL_SECONDS, Message, send
 from kiqcluster.control.orders import MAX_LEASE_SECONDS
-from kiqcluster.errors import UsageError
+from kiqcluster.errors import MalformedIteration, UsageError
+from kiqcluster.features.iteration import STATE_FIELDS, Iteration, read_iteration
+from kiqcluster.features.progress import Progress, read_progress
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import seconds
 from kiqcluster.store import Store
 
-__all__ = ["Process", "ProcessSet", "Work", "WorkSet", "read_commands", "read_work"]
+__all__ = [
+    "Iteration",
+    "Process",
+    "ProcessSet",
+    "Told",
+    "Work",
+    "WorkSet",
+    "read_commands",
+    "read_iterations",
+    "read_told",
+    "read_work",
+    "read_works",
+    "with_progress",
+]
 
 MAX_PER_ROUND_TRIP = 500  # processes asked for in one round trip
+MAX_KEYS_PER_ROUND_TRIP = 1_000  # jobs whose progress is asked for in one round trip
+RUN_AT = re.compile(rb'"run_at": ?([0-9]{1,12}(?:\.[0-9]{1,9})?)\}\Z')  # at the end of a running job
+MAX_RUN_AT_BYTES = 40
 SIGNALS = {"quiet": "TSTP", "stop": "TERM", "dump": "TTIN"}  # what Ruby's processes are sent instead of words
 
 
@@ -133,13 +153,17 @@ class ProcessSet:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A job that runs.  tid: the thread's name within its process.  run_at: since when, epoch seconds."""
+    """A job that runs.  tid: the thread's name within its process.  run_at: since when, epoch seconds.
+
+    progress: how far it has come, as of two seconds ago at most; None where it has not said so.
+    """
 
     identity: str
     tid: str
     queue: str
     run_at: float
     job: JobRecord
+    progress: Progress | None = None
 
 
 class WorkSet:
@@ -152,7 +176,7 @@ class WorkSet:
         self._store = store_in_force(store)
 
     def __iter__(self) -> Iterator[Work]:
-        """Look.  Two round trips, one more for each 500 processes."""
+        """Look.  Three round trips, two more for each 500 processes."""
         identities = _names(self._store.call("SMEMBERS", self._store.keys.processes))
         found: list[Work] = []
         for at in range(0, len(identities), MAX_PER_ROUND_TRIP):
@@ -170,13 +194,8 @@ class WorkSet:
         """Return where a job runs, None if nowhere.  Round trips as iteration."""
         return next((work for work in self if work.job.jid == jid), None)
 
-    def _look(self, identities: list[str]) -> Iterator[Work]:
-        with self._store.borrowed() as connection:
-            replies = connection.exchange(
-                [command for each in identities for command in read_commands(self._store.keys, each)]
-            )
-        for identity, *both in zip(identities, replies[::2], replies[1::2], strict=True):
-            yield from read_work(identity, *both)
+    def _look(self, identities: list[str]) -> list[Work]:
+        return with_progress(self._store, read_works(self._store, identities))
 
 
 def read_commands(keys: Keys, identity: str) -> list[tuple[str, str]]:
@@ -191,6 +210,79 @@ def read_work(identity: str, work: Any, workers: Any) -> Iterator[Work]:
         for tid, raw in zip(flat[::2], flat[1::2], strict=True):
             if (found := _read(identity, tid, raw)) is not None:
                 yield found
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A running job as a process has told it: decoded by `read`, since a page shows a few of thousands."""
+
+    identity: str
+    tid: bytes
+    raw: bytes
+    run_at: float
+
+    def read(self) -> Work | None:
+        """Return the job; None for what cannot be read."""
+        return _read(self.identity, self.tid, self.raw)
+
+
+def read_told(store: Store, identities: Sequence[str]) -> list[Told]:
+    """Return what processes run, longest first.  One round trip per 500.  Raises StoreError."""
+    found: list[Told] = []
+    for at in range(0, len(identities), MAX_PER_ROUND_TRIP):
+        part = identities[at : at + MAX_PER_ROUND_TRIP]
+        with store.borrowed() as connection:
+            replies = connection.exchange([command for each in part for command in read_commands(store.keys, each)])
+        for identity, work, workers in zip(part, replies[::2], replies[1::2], strict=True):
+            flat = work if isinstance(work, list) and work else workers
+            if isinstance(flat, list):
+                pairs = zip(flat[::2], flat[1::2], strict=True)
+                found += [Told(identity, tid, raw, _run_at(identity, tid, raw)) for tid, raw in pairs]
+    return sorted(found, key=lambda each: each.run_at)
+
+
+def _run_at(identity: str, tid: bytes, raw: bytes) -> float:
+    """Return since when a job runs: the last member, in the order in which Sidekiq and kiqcluster write."""
+    last = RUN_AT.search(raw, max(0, len(raw) - MAX_RUN_AT_BYTES))
+    if last is not None:
+        return float(last[1])
+    work = _read(identity, tid, raw)
+    return 0.0 if work is None else work.run_at
+
+
+def read_works(store: Store, identities: Sequence[str]) -> list[Work]:
+    """Return what processes run, without progress, longest first.  One round trip per 500.  Raises StoreError."""
+    return [work for each in read_told(store, identities) if (work := each.read()) is not None]
+
+
+def with_progress(store: Store, works: Iterable[Work]) -> list[Work]:
+    """Return running jobs with their progress.  One round trip for each 1 000, none for none.  Raises StoreError."""
+    found = list(works)
+    asked = [at for at, work in enumerate(found) if work.job.jid and ruby_json.is_unicode(work.job.jid)]
+    for start in range(0, len(asked), MAX_KEYS_PER_ROUND_TRIP):
+        part = asked[start : start + MAX_KEYS_PER_ROUND_TRIP]
+        with store.borrowed() as connection:
+            replies = connection.exchange([("GET", store.keys.progress(found[at].job.jid)) for at in part])
+        for at, raw in zip(part, replies, strict=True):
+            if isinstance(raw, bytes):
+                found[at] = replace(found[at], progress=read_progress(raw))
+    return found
+
+
+def read_iterations(store: Store, works: Iterable[Work]) -> dict[str, Iteration]:
+    """Return jid → where an iterable job is, for those that have told it.  One round trip.  Raises StoreError."""
+    jids = list(dict.fromkeys(each.job.jid for each in works if each.job.jid and ruby_json.is_unicode(each.job.jid)))
+    keys = [store.keys.iteration(each) for each in jids]
+    if not keys:
+        return {}
+    with store.borrowed() as connection:
+        replies = connection.exchange([("HMGET", key, *STATE_FIELDS) for key in keys])
+    found: dict[str, Iteration] = {}
+    for jid, key, values in zip(jids, keys, replies, strict=True):
+        if isinstance(values, list) and any(values):
+            with suppress(MalformedIteration):
+                found[jid] = read_iteration(key, values)
+    return found
 
 
 def _read(identity: str, tid: bytes, raw: bytes) -> Work | None:

@@ -28,9 +28,11 @@ from kiqcluster.store.search import search_jobs
 from kiqcluster.store.shard_moves import ShardMove
 from kiqcluster.store.wire import Command, Reply
 
-__all__ = ["Queue", "QueueSummary", "read_summary", "summaries", "summary_commands"]
+__all__ = ["Queue", "QueueSummary", "QueuedJob", "read_summary", "summaries", "summary_commands"]
 
 MAX_SCRIPT_SPAN_JOBS = 4 * MAX_PAGE_JOBS  # places between the farthest and the nearest job that one script looks for
+NEAR_JOBS = 15_000  # from an end of a queue, within which one script takes out 500; farther away, fewer
+MIN_FAR_JOBS = 100
 SPAN_MARGIN_JOBS = 100  # places beyond these: so many jobs may have been fetched or put back since they were read
 MAX_SINGLE_SEARCH_JOBS = 10  # that Redis looks for one by one: for one that is gone it reads the whole queue
 MAX_MISSING_JOBS = 10 * MAX_PAGE_JOBS  # that one walk over the queue looks for
@@ -116,6 +118,16 @@ class Queue:
         nearest = part.length - 1 - part.first
         return [QueuedJob(payload, self.name, nearest - at) for at, payload in enumerate(part.payloads)]
 
+    def around(self, place: int, before: int, after: int) -> list[QueuedJob]:
+        """Return the jobs at a place and beside it, the next to be fetched first; place 0 is fetched next.
+
+        before, after: how many jobs nearer to the fetching, and how many farther from it.  One round trip.
+        """
+        nearest = max(0, place - before)
+        part = read_queue(self._store, self.name, -(place + after) - 1, -nearest - 1)
+        last = part.length - part.first - len(part.payloads)
+        return [QueuedJob(raw, self.name, last + at) for at, raw in enumerate(reversed(part.payloads))]
+
     def find_job(self, jid: str) -> JobRecord | None:
         """Return the job of this id.  It has to look through the queue: one round trip per 2 000 jobs."""
         jobs = self.holding([jid.encode()]) if is_verbatim(jid) else iter(self)
@@ -176,7 +188,8 @@ class Queue:
     def delete_all(self, records: Iterable[JobRecord]) -> int:
         """Delete jobs of this queue; return how many were still there.
 
-        One or two round trips per 500, more for scattered ones; one walk through the queue per 5 000 that are gone.
+        One or two round trips per 500, more for scattered ones and for those far from both ends; one walk through the
+        queue per 5 000 that are gone.
         """
         return self._move(records, None)
 
@@ -204,7 +217,7 @@ class Queue:
         lost: list[QueuedJob] = []  # not where they were: others have shifted them, or, far more often, taken them
         size = 0
         try:
-            for batch in batches(map(self._placed, records), _are_close):
+            for batch in self._portions(batches(map(self._placed, records), _are_close)):
                 span = _span(batch)
                 if span is not None and moved and span[0] > nearest:  # what we took from before them has shifted them
                     span = self._span_now(batch, span)
@@ -225,6 +238,20 @@ class Queue:
         except StoreError as error:
             error.moved, error.unknown = moved, at_stake
             raise
+
+    def _portions(self, whole: Iterable[list[QueuedJob]]) -> Iterator[list[QueuedJob]]:
+        """Yield the jobs of batches, fewer at a time the farther they are from both ends: Redis walks there for each.
+
+        One round trip for the first large batch that is far from the end where jobs are fetched.
+        """
+        length = None
+        for batch in whole:
+            span = _span(batch)
+            size = MAX_PAGE_JOBS
+            if span is not None and span[1] > NEAR_JOBS and len(batch) > MIN_FAR_JOBS:
+                length = len(self) if length is None else length
+                size = portion_size(min(span[1], max(0, length - 1 - span[0])))
+            yield from (batch[at : at + size] for at in range(0, len(batch), size))
 
     def _placed(self, record: JobRecord) -> QueuedJob:
         place = record.place if isinstance(record, QueuedJob) and record.queue == self.name else None
@@ -356,6 +383,11 @@ def _latency(name: str, tails: Sequence[Reply], now: float) -> float:
     in_queue, in_wake = tails
     oldest = in_wake if isinstance(in_wake, bytes) else in_queue
     return JobRecord(oldest, name).latency(now) if isinstance(oldest, bytes) else 0.0
+
+
+def portion_size(distance: int) -> int:
+    """Return how many jobs one script takes out of a queue.  distance: from the nearer end, in jobs."""
+    return max(MIN_FAR_JOBS, min(MAX_PAGE_JOBS, MAX_PAGE_JOBS * NEAR_JOBS // max(1, distance)))
 
 
 def _span(jobs: Sequence[QueuedJob]) -> Span | None:

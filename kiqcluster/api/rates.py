@@ -40,10 +40,12 @@ class RateStatus:
     holders: tuple[PlaceHolder, ...] = ()
 
 
-def rate_limits(*, store: Store | None = None, most: int | None = None) -> list[RateStatus]:
+def rate_limits(
+    *, store: Store | None = None, most: int | None = None, most_holders: int | None = None
+) -> list[RateStatus]:
     """Return the limits that were used lately, by name.  A broken one is left out.
 
-    most: only so many, those that Redis keeps for longest; None for all.
+    most: only so many, those that Redis keeps for longest; None for all.  most_holders: as in concurrency_limits.
     Three round trips, one more per 500 limits, processes and held places.  Raises StoreError.
     """
     shard = store_in_force(store)
@@ -59,7 +61,7 @@ def rate_limits(*, store: Store | None = None, most: int | None = None) -> list[
         if reply and not isinstance(reply, RedisRefused)
     ]
     has_places = any(reply[0] == b"concurrent" for _, reply in known)
-    holders = place_holders(shard, shard.keys.rate("")) if has_places else {}
+    holders = place_holders(shard, shard.keys.rate(""), most_holders) if has_places else {}
     found = []
     for name, reply in known:
         with suppress(ValueError, ArithmeticError):  # numbers that no worker has written

@@ -20,9 +20,19 @@ from kiqcluster.sidekiq.ruby_json import JSON
 __all__ = ["JobRecord", "is_verbatim", "renamed"]
 
 NO_JOB = "(no job)"  # shown as the class of what has none
+# Decoding takes time by the square of the digits: a page with some of these would take minutes.
+ENDLESS_DIGITS = 20_000
+ENDLESS_NUMBER = re.compile(rb"(?<!\d)\d{%d}" % ENDLESS_DIGITS)
 VERBATIM = re.compile(r"[A-Za-z0-9_-]+")
 MASK = "[encrypted data]"  # shown as the last argument of a job with `encrypt` (sidekiq api.rb)
 MAX_SHOWN_BYTES = 5_000_000  # of compressed arguments: a page of large jobs must not fill the memory
+
+
+def _has_endless_number(raw: bytes) -> bool:
+    """Return whether there are so many digits in a row.  Then one of the blocks of half of that has digits only."""
+    half = ENDLESS_DIGITS // 2
+    blocks = (raw[at : at + half] for at in range(0, len(raw) - half + 1, half))
+    return any(block.isdigit() for block in blocks) and ENDLESS_NUMBER.search(raw) is not None
 
 
 class JobRecord:
@@ -55,10 +65,13 @@ class JobRecord:
 
     @property
     def payload(self) -> Payload:
-        """The JSON object; {} where the bytes are none.  A caller that changes it changes what this record says."""
+        """The JSON object; {} where the bytes are none, or have a number of 20 000 digits or more.
+
+        A caller that changes it changes what this record says.
+        """
         if self._payload is None:
             try:
-                decoded = ruby_json.decode(self.raw)
+                decoded = None if _has_endless_number(self.raw) else ruby_json.decode(self.raw)
             except ruby_json.Undecodable:
                 decoded = None
             self._payload = decoded if isinstance(decoded, dict) else {}

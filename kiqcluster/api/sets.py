@@ -23,14 +23,25 @@ from kiqcluster.sidekiq.payload import Payload, check_queue_name, presentable, w
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
 from kiqcluster.store.entry_moves import STAGE, DeadSetLimits, Move, move_entries, trim_dead
+from kiqcluster.store.scripts import sliced
 from kiqcluster.store.search import search_entries
 from kiqcluster.store.shard_moves import ShardMove
 from kiqcluster.store.store import scan
 
-__all__ = ["DeadSet", "DroppedSet", "JobSet", "RetrySet", "ScheduledSet", "SortedEntry"]
+__all__ = [
+    "DeadSet",
+    "DroppedSet",
+    "JobSet",
+    "RetrySet",
+    "ScheduledSet",
+    "SortedEntry",
+    "dead_set_limits",
+    "notify_killed",
+]
 
 GLOB = "*"  # makes a pattern of a text, as for Ruby; JSON has brackets, and messages have question marks
 UNREADABLE = "Ruby cannot read the payload: half a surrogate pair is in it, or it is nested too deep"
+MAX_SCORES_PER_ROUND_TRIP, MAX_ENTRIES_OF_A_SCORE = 100, 1_000
 KILLED = "the job was moved to the dead set by hand; it runs again only if somebody retries it there"
 
 
@@ -94,7 +105,17 @@ class JobSet:
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
 
+    @property
+    def key(self) -> str:
+        """Its key in Redis."""
+        return self._key
+
     # looking
+
+    @staticmethod
+    def since(entry: SortedEntry) -> float | None:
+        """Return when an entry came here, epoch seconds; None if it does not say."""
+        return entry.score
 
     def __len__(self) -> int:
         """Return how many entries there are.  One round trip."""
@@ -159,6 +180,17 @@ class JobSet:
             if low <= score <= high:
                 yield SortedEntry(payload, score, self)
 
+    def at_scores(self, scores: Sequence[float]) -> Iterator[SortedEntry]:
+        """Yield the entries of these scores, at most 1 000 of each.  One round trip per 100 scores."""
+        for some in sliced(scores, MAX_SCORES_PER_ROUND_TRIP):
+            commands = [
+                ("ZRANGE", self._key, repr(score), repr(score), "BYSCORE", "LIMIT", 0, MAX_ENTRIES_OF_A_SCORE)
+                for score in some
+            ]
+            for score, payloads in zip(some, self._store.pipeline(commands), strict=True):
+                for payload in payloads:
+                    yield SortedEntry(payload, score, self)
+
     # changing: entries that are still there.  Each verb returns how many were, one script per 500 entries.
 
     def delete(self, entries: Iterable[SortedEntry]) -> int:
@@ -212,7 +244,7 @@ class JobSet:
 
         The death handlers of this process are told of each job, with JobKilled.  One round trip per 500.
         """
-        return self._apply(entries, lambda entry, _: Move(entry.raw, "bury", "", entry.raw), _notify_death_handlers)
+        return self._apply(entries, lambda entry, _: Move(entry.raw, "bury", "", entry.raw), notify_killed)
 
     def clear(self) -> int:
         """Delete all entries; return how many.  One round trip, whatever their number."""
@@ -253,7 +285,7 @@ class JobSet:
                 now = self._clock.now()
                 batch, moves = _planned(several, plan, now, failures)
                 at_stake = len(batch)
-                moved, refusals, dropped = move_entries(self._store, self._key, moves, now, _limits())
+                moved, refusals, dropped = move_entries(self._store, self._key, moves, now, dead_set_limits())
                 is_trim_due |= dropped.has_more
                 at_stake, count, left = 0, count + len(moved), left + len(refusals)
                 reason = next(iter(refusals), reason)
@@ -261,7 +293,7 @@ class JobSet:
                     for index in moved:
                         tell(batch[index])
             while is_trim_due:
-                is_trim_due = trim_dead(self._store, self._clock.now(), _limits()).has_more
+                is_trim_due = trim_dead(self._store, self._clock.now(), dead_set_limits()).has_more
             if left:
                 raise RedisRefused(f"{reason} ({left} entries of {self._key} stay; {count} were moved)")
         except StoreError as error:
@@ -280,11 +312,19 @@ class ScheduledSet(JobSet):
 
     key_name = "schedule"
 
+    @staticmethod
+    def since(entry: SortedEntry) -> float | None:
+        return entry.created_at
+
 
 class RetrySet(JobSet):
     """Jobs that failed and will be tried again; score: when."""
 
     key_name = "retry"
+
+    @staticmethod
+    def since(entry: SortedEntry) -> float | None:
+        return entry.retried_at or entry.failed_at or entry.created_at
 
 
 class DroppedSet(JobSet):
@@ -320,8 +360,8 @@ class DeadSet(JobSet):
             if not ruby_json.ruby_reads(raw):
                 raw = wrap(raw, DEFAULT_QUEUE, MalformedPayload(UNREADABLE), now)
         self._store.call("ZADD", self._key, repr(now), raw)
-        trim_dead(self._store, now, _limits())
-        _notify_death_handlers(JobRecord(raw))
+        trim_dead(self._store, now, dead_set_limits())
+        notify_killed(JobRecord(raw))
 
     def trim(self) -> int:
         """Drop what is too old or too much (`dead_timeout`, `dead_max_jobs`); return how many.
@@ -330,7 +370,7 @@ class DeadSet(JobSet):
         """
         count = 0
         while True:
-            dropped = trim_dead(self._store, self._clock.now(), _limits())
+            dropped = trim_dead(self._store, self._clock.now(), dead_set_limits())
             count += sum(dropped)
             if not dropped.has_more:
                 return count
@@ -353,12 +393,13 @@ def _planned(
     return batch, moves
 
 
-def _limits() -> DeadSetLimits:
+def dead_set_limits() -> DeadSetLimits:
+    """Return the limits of the dead set, as this process is configured."""
     config = current_setup().current_config()
     return DeadSetLimits(config.dead_max_jobs, config.dead_timeout)
 
 
-def _notify_death_handlers(job: JobRecord) -> None:
+def notify_killed(job: JobRecord) -> None:
     """Tell the death handlers of a job that was killed; bytes that are not a job concern none of them."""
     if job.payload:
         current_setup().notify_death_handlers(job.payload, JobKilled(KILLED))

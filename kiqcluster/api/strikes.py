@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kiqcluster.api._store import CLOCK, integer, store_in_force
-from kiqcluster.errors import UsageError
+from kiqcluster.errors import RedisRefused, UsageError
 from kiqcluster.features.strikes import ACTIONS, MAX_STRIKE_BYTES, MAX_STRIKES, Strike
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.durations import MAX_DURATION_SECONDS
 from kiqcluster.store import Store
+from kiqcluster.store.wire import about_keys
 
-__all__ = ["StrikeSet"]
+__all__ = ["ACTIONS", "Strike", "StrikeSet"]
 
 ID_BYTES = 3
 
@@ -31,8 +32,10 @@ class StrikeSet:
         A value that is not a strike is left out.  One round trip.  Raises StoreError.
         """
         keys, now = self._store.keys, self._clock.now()
-        strikes, counts = self._store.pipeline([("HGETALL", keys.strikes), ("HGETALL", keys.struck)])
-        by_id = _as_mapping(counts)
+        strikes, counts = self._store.ask_each([("HGETALL", keys.strikes), ("HGETALL", keys.struck)])
+        if isinstance(strikes, RedisRefused):
+            raise about_keys(strikes, [keys.strikes])
+        by_id = _as_mapping(counts if isinstance(counts, list) else [])
         found = [each for pair in _as_mapping(strikes).items() if (each := _read(*pair)) is not None]
         alive = [(each, integer(by_id.get(each.id.encode())) or 0) for each in found if each.until > now]
         return sorted(alive, key=lambda each: each[0].until)

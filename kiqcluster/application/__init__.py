@@ -1,8 +1,13 @@
 """What an application declares.
 
 Read in this order:
-registry     job name → definition; only registered names run
-definitions  the class or function of a job → its definition, checked and registered
-options      which options a job may have, and their valid values
-loading      finds and imports the application that -r names
+registry         job name → definition; only registered names run
+argument_types   arguments of types that JSON lacks, by the annotations of perform, on both sides of the queue
+converters       the values of one type ↔ JSON
+losses           where a model differs from the one that its JSON gives back
+annotations      which types an annotation holds, and what they need
+definitions      the class or function of a job → its definition, checked and registered
+options          which options a job may have, and their valid values
+argument_filter  which arguments logs and web pages show
+loading          finds and imports the application that -r names
 """

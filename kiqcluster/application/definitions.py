@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from kiqcluster.application.argument_types import typed
 from kiqcluster.application.options import OPTIONS, check_combinations, check_options
 from kiqcluster.application.registry import BY_KEYWORD, Definition, current_registry
 from kiqcluster.errors import InvalidPush, JobDefinitionError
@@ -66,6 +67,9 @@ def define(
         raise JobDefinitionError(f"{name!r} is not a valid name for a job; use a class name like Acme::WelcomeMail")
     checked = check_options(options, name)
     check_combinations(checked, name)
+    is_iterable = getattr(target, "is_iterable", False) is True
+    if "max_iteration_runtime" in checked and not is_iterable:
+        raise JobDefinitionError(f"{name}: max_iteration_runtime has no effect: the class is no IterableJob")
     if "concurrency_key" in checked and "concurrency_limit" not in checked:
         raise JobDefinitionError(f"{name}: concurrency_key = … has no effect without a concurrency_limit")
     is_active_job = checked.get("active_job", False)
@@ -88,9 +92,9 @@ def define(
         interruptions_exhausted=checked.get("interruptions_exhausted"),
         local={key: value for key, value in checked.items() if not OPTIONS[key].on_wire},
         is_async=inspect.iscoroutinefunction(getattr(target, "perform", target)),
+        is_iterable=is_iterable,
     )
-    if is_active_job:
-        definition = definition.with_envelope()
+    definition = definition.with_envelope() if is_active_job else typed(definition, target)
     current_registry().add(definition)
     return definition
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
+from kiqcluster.application.argument_types import check_types
 from kiqcluster.application.registry import current_registry
-from kiqcluster.errors import ApplicationError
+from kiqcluster.errors import ApplicationError, JobDefinitionError
 from kiqcluster.ipc.forks import exit_forked_children
 
 __all__ = ["describe", "load"]
@@ -49,6 +50,10 @@ def load(requirements: Sequence[str], directory: Path, logical: Path | None = No
             gist = traceback.format_exception_only(error)[-1].partition("\n")[0]
             raise ApplicationError(f"-r {requirement} failed to load: {gist}\n{_own_traceback(error)}{hint}") from error
     _refuse_green_threads()
+    try:
+        check_types(current_registry())
+    except JobDefinitionError as error:
+        raise ApplicationError(f"-r {' -r '.join(requirements)}: {error}") from error
 
 
 def _refuse_green_threads() -> None:

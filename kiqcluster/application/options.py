@@ -114,7 +114,9 @@ class JobOptions(PushOptions, total=False):
     max_retries_after_interruption: int
     timeout: float
     timeout_hard: float
+    max_iteration_runtime: float
     result_ttl: int
+    enqueue_on_commit: bool | str
     cron: str
     tz: str
     rate_limit: RateLimit
@@ -257,7 +259,14 @@ OPTIONS: dict[str, Option] = {
             ", ".join((NO_STRATEGY, *STRATEGIES)),
             on_wire=False,
         ),
+        Option("max_iteration_runtime", _is_duration, "seconds, more than 0", on_wire=False),
         Option("result_ttl", _is_ttl, "whole seconds, at least 1", on_wire=False),
+        Option(
+            "enqueue_on_commit",
+            lambda value: isinstance(value, bool) or _is_text(value),
+            "True, False, or the alias of a database",
+            on_wire=False,
+        ),
         Option("deduplicate_key", callable, "a function of the job's arguments → text", on_wire=False),
         Option("deduplicate_ttl", _is_ttl, "whole seconds, at least 1", on_wire=False),
         Option("deduplicate_scheduled", lambda value: isinstance(value, bool), "True or False", on_wire=False),

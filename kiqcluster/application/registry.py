@@ -12,16 +12,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import Parameter, Signature
+from types import CoroutineType
 from typing import Any
 
-from kiqcluster.errors import InvalidArguments, JobDefinitionError
+from kiqcluster.errors import InvalidArguments, JobDefinitionError, UsageError
 from kiqcluster.process.in_force import InForce
 from kiqcluster.sidekiq import active_job
 from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.sidekiq.selectors import DECLARED
 
-__all__ = ["BY_KEYWORD", "ENVELOPE", "Definition", "Registry", "current_registry", "using_registry"]
+__all__ = ["BY_KEYWORD", "ENVELOPE", "Definition", "Perform", "Registry", "current_registry", "using_registry"]
 
 Perform = Callable[..., Any]
 BY_KEYWORD = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)  # kinds of parameters that take no positional argument
@@ -49,6 +50,7 @@ class Definition:
     local: Mapping[str, Any] = field(default_factory=dict)  # options that are not written to the payload
     enveloped: Definition | None = None
     is_async: bool = False  # perform is a coroutine function
+    is_iterable: bool = False  # an IterableJob
     fewest: int = field(init=False)  # arguments that perform takes, so that the hot path compares two numbers
     most: int = field(init=False)
     has_timeout: bool = field(init=False)  # features/timeouts
@@ -105,6 +107,29 @@ class Definition:
                 gap = []
         return [*positions, keywords] if keywords else positions
 
+    def following(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Return the same for a job of a chain, with None as the first, which the job before it gives."""
+        return self.positional((None, *args), kwargs)
+
+    def write(self, arguments: list[Any]) -> list[JSON]:
+        """Return arguments as JSON, where annotations of `perform` say how.  Raises InvalidArguments."""
+        return arguments
+
+    def values(self, arguments: list[JSON], *, is_sealed: bool = False) -> list[Any]:  # noqa: ARG002
+        """Return what `perform` gets for the payload's list.  is_sealed: the last one is encrypted, and stays so.
+
+        Raises MisfitArguments.
+        """
+        return arguments
+
+    def write_result(self, value: Any) -> JSON:
+        """Return what `perform` has returned as JSON, where its annotation says how.  Raises InvalidArguments."""
+        return value
+
+    def read_result(self, value: JSON) -> Any:
+        """Return what `write_result` was given.  Raises UsageError."""
+        return value
+
     def enveloping(
         self, options: Mapping[str, JSON], now: float
     ) -> tuple[str, Mapping[str, JSON], Callable[[list[Any]], list[JSON]]]:
@@ -141,12 +166,26 @@ class Definition:
             return f"{self.name}{self.signature}: {error}"
         return None
 
+    def check_returned(self, returned: object) -> None:
+        """Check what `perform` of a job that is not async has returned.  Raises UsageError for a coroutine."""
+        if isinstance(returned, CoroutineType):
+            returned.close()
+            raise UsageError(
+                f"{self.name} has returned a coroutine, which nobody awaits, so it has done nothing: a plain function "
+                "is around its async def; make that an async def as well"
+            )
+
 
 class Registry:
-    """Job definitions by name."""
+    """Job definitions by name.
+
+    resolve: asked for a name that is not registered; an integration finds jobs by it that are declared in modules which
+    nothing has imported yet.  It registers what it finds.
+    """
 
     def __init__(self) -> None:
         self._definitions: dict[str, Definition] = {}
+        self.resolve: Callable[[str], Definition | None] | None = None
 
     def add(self, definition: Definition) -> None:
         """Register a definition.  Raises JobDefinitionError if another definition has its name."""
@@ -168,6 +207,8 @@ class Registry:
         """
         name: str = payload["class"]
         definition = self._definitions.get(name)
+        if definition is None and self.resolve is not None:
+            definition = self.resolve(name)
         if definition is None and (envelope := active_job.unwrapped(payload)) is not None:
             name = envelope.job_class
             wrapped = self._definitions.get(name)

@@ -1,4 +1,4 @@
-"""Async writes: pushes of coroutines.  One thread writes for all of them, so their event loop never waits for Redis.
+"""Async writes: pushes of coroutines.  A thread for each Redis writes for them, so their event loop never waits for it.
 
 1. aenqueue, aenqueue_bulk   the payload is made as for any push (Client.prepare), in the coroutine
 2. Writer                    pushes that came meanwhile are written together, in one round trip
@@ -10,20 +10,19 @@ A push whose coroutine is cancelled may be written all the same, as one whose re
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from threading import Event, Lock
+from threading import Event
 
 from kiqcluster.application.registry import Definition
 from kiqcluster.client.client import Client
+from kiqcluster.client.store_service import StoreService
 from kiqcluster.client.writes import MAX_JOBS_PER_ROUND_TRIP, Refused, write_all
 from kiqcluster.errors import ReplyLost, StoreError
 from kiqcluster.process.delivery import Ready
-from kiqcluster.process.service import Service
 from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
@@ -38,9 +37,11 @@ async def aenqueue(
     arguments: list[JSON],
     definition: Definition | None = None,
     wait_replicas: int = 0,
+    at: float | None = None,
+    jid: Jid | None = None,
 ) -> Jid | None:
     """Push one job, as Client.enqueue does."""
-    ready = client.prepare(name, options, arguments, definition=definition)
+    ready = client.prepare(name, options, arguments, at, jid, definition)
     if ready is None:
         return None
     refused = await _write(client, [ready], name, definition, wait_replicas)
@@ -64,12 +65,14 @@ async def aenqueue_bulk(
 async def _write(
     client: Client, jobs: Sequence[Ready], name: str, definition: Definition | None, wait_replicas: int
 ) -> Refused:
+    if client.puts_off(jobs, wait_replicas, name, definition):
+        return {}
     store = client.deliver(jobs, name, definition)
     if store is None or not jobs:
         return {}
     loop = asyncio.get_running_loop()
     request = Request(store, jobs, wait_replicas, loop, loop.create_future())
-    Writer.current().submit(request)
+    Writer.of(store).submit(request)
     return await request.future
 
 
@@ -85,7 +88,7 @@ class Request:
 
     def is_like(self, other: Request) -> bool:
         """Return whether both may share a round trip."""
-        return self.store is other.store and self.wait_replicas == other.wait_replicas
+        return self.wait_replicas == other.wait_replicas
 
     def end(self, refused: Refused, error: Exception | None) -> Callable[[], None]:
         """Return what the loop has to call.  refused, error: of the write in which its jobs were."""
@@ -111,27 +114,15 @@ class Request:
         return go_on
 
 
-class Writer(Service):
-    """The thread that writes; a process makes one with its first push from a coroutine."""
+class Writer(StoreService):
+    """The thread that writes to one Redis."""
 
-    _current: Writer | None = None
-    _pid = 0
-    _making = Lock()
+    service_name = "async writes"
 
     def __init__(self) -> None:
-        super().__init__("async writes", lambda _name, _error: None)
+        super().__init__()
         self._requests: deque[Request] = deque()
         self._is_asked = Event()
-
-    @classmethod
-    def current(cls) -> Writer:
-        """Return the one of this process; a fork has none."""
-        with cls._making:
-            if cls._current is None or cls._pid != os.getpid():
-                cls._current, cls._pid = cls(), os.getpid()
-            if not cls._current.is_alive:
-                cls._current.start()
-            return cls._current
 
     def submit(self, request: Request) -> None:
         """Have a request written; from any thread."""

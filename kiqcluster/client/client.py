@@ -21,6 +21,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any, TypeVar
 
+from kiqcluster.application.argument_types import TypedDefinition
 from kiqcluster.application.registry import Definition
 from kiqcluster.client.items import check_presentable, read_item
 from kiqcluster.client.router import shard_of
@@ -37,7 +38,7 @@ from kiqcluster.features.payload.context import with_context
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.config import MIN_LIMITED_BYTES
-from kiqcluster.process.delivery import VIA, Ready
+from kiqcluster.process.delivery import ASIDE, VIA, Ready
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import Push, Setup, current_setup
 from kiqcluster.sidekiq import ruby_json
@@ -58,7 +59,7 @@ from kiqcluster.sidekiq.payload import (
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
 
-__all__ = ["Client"]
+__all__ = ["Client", "all_positions"]
 
 MAX_PAYLOAD_BYTES = 512 << 20  # Redis closes the connection on more (proto-max-bulk-len): the push would count as lost
 ARRAY_TYPES = frozenset({list, tuple})  # types of an entry of a bulk push
@@ -196,7 +197,7 @@ class Client:
             )
         entries = list(argument_lists)
         times = self._times(at, len(entries))
-        lists = _all_positions(name, definition, entries)  # all lists, before middleware sees any
+        lists = all_positions(name, definition, entries)  # all lists, before middleware sees any
         if definition is not None and definition.enveloped is not None:
             name, options, envelop = definition.enveloping(options, self._clock.now())
             lists = _each(lists, envelop)
@@ -348,17 +349,35 @@ class Client:
 
     def deliver(self, jobs: Sequence[Ready], name: str, definition: Definition | None) -> Store | None:
         """Return the shard that gets these jobs; None if a test has taken them.  Raises UnroutedCall."""
-        store = self._target(name, definition)
-        if self._setup.delivery is not None and self._setup.delivery.deliver(jobs, store):
+        return self._deliver_to(self._target(name, definition), jobs)
+
+    def _deliver_to(self, target: Store | None, jobs: Sequence[Ready]) -> Store | None:
+        if self._setup.delivery is not None and self._setup.delivery.deliver(jobs, target):
             return None
-        return store or self._setup.current_store()
+        return target or self._setup.current_store()
 
     def _write(self, jobs: Sequence[Ready], wait_replicas: int, name: str, definition: Definition | None) -> Refused:
         """Write jobs, a chunk per round trip; return those that a guard has refused.
 
         Raises StoreError, whose `enqueued` has the jids that are certainly enqueued.
         """
-        store = self.deliver(jobs, name, definition)
+        aside = ASIDE.get()
+        if aside is not None:
+            aside(jobs, self._target(name, definition) or self._setup.current_store(), wait_replicas)
+            return {}
+        if self.puts_off(jobs, wait_replicas, name, definition):
+            return {}
+        return self._write_to(self._target(name, definition), jobs, wait_replicas)
+
+    def puts_off(self, jobs: Sequence[Ready], wait_replicas: int, name: str, definition: Definition | None) -> bool:
+        """Return whether these jobs are written later, to the shard of this call.  Raises UnroutedCall."""
+        deferral = self._setup.deferral
+        if deferral is None or not jobs:
+            return False
+        return deferral(definition, partial(self._write_to, self._target(name, definition), jobs, wait_replicas))
+
+    def _write_to(self, target: Store | None, jobs: Sequence[Ready], wait_replicas: int) -> Refused:
+        store = self._deliver_to(target, jobs)
         return {} if store is None else write_all(store, jobs, wait_replicas)
 
 
@@ -396,11 +415,14 @@ def _positions(name: str, definition: Definition | None, arguments: Any) -> list
     return list(arguments) if definition is None else definition.positional(tuple(arguments), {})
 
 
-def _all_positions(name: str, definition: Definition | None, entries: Sequence[Any]) -> list[list[JSON]]:
+def all_positions(name: str, definition: Definition | None, entries: Sequence[Any]) -> list[list[JSON]]:
     """Return `_positions` of each entry of a bulk push."""
     fewest, most = (0, sys.maxsize) if definition is None else (definition.fewest, definition.most)
-    if ARRAY_TYPES.issuperset(map(type, entries)) and all(
-        fewest <= length <= most for length in set(map(len, entries))
+    is_typed = isinstance(definition, TypedDefinition)
+    if (
+        not is_typed
+        and ARRAY_TYPES.issuperset(map(type, entries))
+        and all(fewest <= length <= most for length in set(map(len, entries)))
     ):
         return list(map(list, entries))
     return _each(entries, lambda entry: _positions(name, definition, entry))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from math import inf
 from typing import Generic, TypeVar, cast
 
 from kiqcluster.application.registry import Definition
+from kiqcluster.client.result_waits import REPLY_MARGIN_SECONDS, aresult_of, wait_command
 from kiqcluster.errors import JobDropped, JobFailed, UsageError
+from kiqcluster.features.progress import read_progress
 from kiqcluster.features.results import RESULT_TTL, Result, read_result
 from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.sidekiq.payload import Jid
@@ -16,71 +17,89 @@ from kiqcluster.store import Store
 __all__ = ["Handle"]
 
 R = TypeVar("R", covariant=True)
-MAX_WAIT_SECONDS = 20.0  # of one command; the next one goes on
-REPLY_MARGIN_SECONDS = 5.0
-MIN_WAIT_SECONDS = 0.001  # Redis takes 0 for ever
 PENDING = Result("pending")
 
 
 class Handle(Generic[R]):
-    """A job that was enqueued.  jid: its id.  store: that has it; None where a test keeps it in memory."""
+    """A job that was enqueued.  jid: its id.  jids: of all jobs of its chain, of which it is the last one."""
 
-    def __init__(self, jid: Jid, definition: Definition, store: Store | None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        jid: Jid,
+        definition: Definition | None,
+        store: Store | None,
+        clock: Clock | None = None,
+        *,
+        name: str = "",
+        jids: tuple[Jid, ...] = (),
+    ) -> None:
+        """store: that has it; None where a test keeps it in memory.  name: of a class that is not defined here."""
         self.jid = jid
+        self.jids = jids or (jid,)
+        self._name = name if definition is None else definition.name
         self._definition = definition
         self._store = store
         self._clock = clock or SystemClock()
 
     def __repr__(self) -> str:
-        return f"<{self._definition.name} {self.jid}>"
+        return f"<{self._name} {self.jid}>"
 
     def status(self) -> Result:
-        """Return what has become of the job.  One round trip.  Raises StoreError; UsageError without `result_ttl`."""
+        """Return what has become of the job, or how far it has come (`progress`).
+
+        One round trip.  Raises StoreError; UsageError without `result_ttl`.
+        """
         store, key = self._place()
-        found = store.call("LRANGE", key, 0, 0)
-        return read_result(found[0]) if found else PENDING
+        found, progress = store.pipeline([("LRANGE", key, 0, 0), ("GET", store.keys.progress(self.jid))])
+        return read_result(found[0]) if found else Result("pending", progress=read_progress(progress))
 
     def result(self, timeout: float | None = None) -> R:
         """Wait until the job has ended; return what it returned.
 
         timeout: seconds; None waits for ever, and 0 not at all.  Redis tells of the end: nobody polls.
-        Raises JobFailed, JobDropped, TimeoutError; StoreError; UsageError without `result_ttl`.
+        Raises JobFailed, JobDropped, also of the job at which its chain has ended; TimeoutError; StoreError; UsageError
+        without `result_ttl`, and for a result that does not fit the annotation of `perform`.
         """
-        ended = self.status() if timeout == 0 else self._wait(inf if timeout is None else timeout)
+        return self._value(self._wait(inf if timeout is None else timeout), timeout)
+
+    async def aresult(self, timeout: float | None = None) -> R:  # as result
+        """Wait as `result` does, while the event loop goes on; a coroutine may await many."""
+        store, key = self._place()
+        found = await aresult_of(store, key, inf if timeout is None else timeout)
+        return self._value(PENDING if found is None else read_result(found), timeout)
+
+    def _value(self, ended: Result, timeout: float | None) -> R:
+        """Return what a job returned that has ended so."""
         if ended.state == "pending":
             raise TimeoutError(f"{self!r} has not ended within {timeout:g} s")
         if ended.state == "dropped":
-            raise JobDropped(self._definition.name, self.jid, ended.reason)
-        if ended.error_class:
-            raise JobFailed(self._definition.name, self.jid, ended.error_class, ended.error_message)
-        return cast("R", ended.value)
-
-    async def aresult(self, timeout: float | None = None) -> R:  # as result
-        """Wait in a thread, as `result` does; a coroutine may await many."""
-        return await asyncio.to_thread(self.result, timeout)
+            raise JobDropped(ended.ended_by or self._name, ended.ended_by_jid or self.jid, ended.reason)
+        if ended.state == "failed" or ended.error_class:
+            name, jid = ended.ended_by or self._name, ended.ended_by_jid or self.jid
+            raise JobFailed(name, jid, ended.error_class, ended.error_message)
+        value = ended.value if self._definition is None else self._definition.read_result(ended.value)
+        return cast("R", value)
 
     def _wait(self, seconds: float) -> Result:
         """Wait for the only element of a list, and leave it there: BLMOVE from the list to itself."""
         store, key = self._place()
         until, connection = self._clock.monotonic() + seconds, store.connection()
         try:
-            while (left := until - self._clock.monotonic()) > 0:
-                wait = min(max(left, MIN_WAIT_SECONDS), MAX_WAIT_SECONDS)
-                command = ("BLMOVE", key, key, "LEFT", "LEFT", f"{wait:.3f}")
+            while True:
+                command, wait = wait_command(key, until - self._clock.monotonic())
                 (reply,) = connection.exchange([command], wait + REPLY_MARGIN_SECONDS)
                 if isinstance(reply, Exception):
                     raise reply
                 if reply is not None:
                     return read_result(reply)
+                if self._clock.monotonic() >= until:
+                    return PENDING
         finally:
             connection.close()
-        return PENDING
 
     def _place(self) -> tuple[Store, str]:
-        if RESULT_TTL not in self._definition.local:
-            raise UsageError(
-                f"{self._definition.name} keeps no results; declare for how many seconds it should: result_ttl=3600"
-            )
+        if self._definition is None or RESULT_TTL not in self._definition.local:
+            raise UsageError(f"{self._name} keeps no results; declare for how many seconds it should: result_ttl=3600")
         if self._store is None:
             raise UsageError(
                 f"{self!r}: this needs Redis, and the jobs of this test stay in memory; use testing.real()"

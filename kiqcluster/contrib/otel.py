@@ -7,7 +7,7 @@ Runs in: threads that push (client), processor threads (server), the worker's ma
 4. flush         at the worker's end, which runs no exit handlers: what the exporter still holds goes out
 
 Keys, span names, options and their defaults are those of opentelemetry-instrumentation-sidekiq, so that traces of a
-mixed fleet look alike; attributes have its names and those of the messaging conventions (docs/tracing.md).
+mixed fleet look alike; attributes have its names and those of the messaging conventions (docs/guides/tracing.md).
 Never: imported by the rest of the package, which passes the keys on and knows nothing of what they mean.
 """
 
@@ -18,6 +18,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
+from kiqcluster.contrib.job_names import job_class
+from kiqcluster.contrib.run_errors import SuppressErrors
 from kiqcluster.errors import Interrupted, UsageError
 from kiqcluster.process.runtime import Push, Run, current_setup
 from kiqcluster.process.service import Service
@@ -46,6 +48,7 @@ FLUSH_TIMEOUT_SECONDS = (
     2.0  # seconds for the last spans; a part of the supervisor's grace, the rest of a stop needs the others
 )
 LOGGER = logging.getLogger("kiqcluster")
+SUPPRESS = SuppressErrors("otel")  # a sampler, processor or propagator that fails is not a failure of a job
 
 
 def instrument(
@@ -74,10 +77,8 @@ def instrument(
 def uninstrument() -> None:
     """Make no more spans; nothing happens where `instrument` was not called."""
     setup = current_setup()
-    if any(type(middleware) is PublishSpans for middleware in setup.client_middleware):
-        setup.client_middleware.remove(PublishSpans)
-    if any(type(middleware) is ProcessSpans for middleware in setup.server_middleware):
-        setup.server_middleware.remove(ProcessSpans)
+    setup.client_middleware.discard(PublishSpans)
+    setup.server_middleware.discard(ProcessSpans)
 
 
 def _check(option: str, value: object, words: Any) -> None:
@@ -101,13 +102,13 @@ class PublishSpans:
 
     def __call__(self, push: Push, proceed: Callable[[], Push | None]) -> Push | None:
         begun = None
-        with NO_OP:
+        with SUPPRESS:
             begun = self._begin(push)
         if begun is None:
             return proceed()
         span, context = begun
         with _running(span, context):
-            with NO_OP:
+            with SUPPRESS:
                 _mark(span, push.payload, "created_at")
                 propagate.inject(push.payload, context)
             return proceed()
@@ -145,7 +146,7 @@ class ProcessSpans:
 
     def __call__(self, run: Run, proceed: Callable[[], Outcome | None]) -> Outcome | None:
         begun = None
-        with NO_OP:
+        with SUPPRESS:
             begun = self._begin(run)
         if begun is None:
             return proceed()
@@ -155,7 +156,7 @@ class ProcessSpans:
     async def acall(self, run: Run, proceed: Callable[[], Awaitable[Outcome | None]]) -> Outcome | None:
         """Do the same around an async job."""
         begun = None
-        with NO_OP:
+        with SUPPRESS:
             begun = self._begin(run)
         if begun is None:
             return await proceed()
@@ -167,7 +168,7 @@ class ProcessSpans:
         self._open.add(span)
         try:
             with _running(span, context):
-                with NO_OP:
+                with SUPPRESS:
                     _mark(span, run.payload, "created_at")
                     _mark(span, run.payload, "enqueued_at")
                 yield
@@ -192,7 +193,7 @@ class ProcessSpans:
     def end(self) -> None:
         """End the spans of jobs that this process leaves unfinished, and send all that are not sent."""
         for span in list(self._open):
-            with NO_OP:
+            with SUPPRESS:
                 span.add_event("interrupted")
                 span.end()
         flush = _Flush(self._provider or trace.get_tracer_provider())
@@ -224,25 +225,6 @@ def _end() -> None:
 # Spans
 
 
-class _Harmless:
-    """Reports what a block raises and goes on: a sampler, processor or propagator that fails is not a failure of a job.
-
-    A job that has run would else run again, and one without retries be lost.  Never around the job itself.
-    """
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        current_setup().notify_error_handlers(error, {"context": "otel"})
-        return True
-
-
-NO_OP = _Harmless()
-
-
 @contextmanager
 def _running(span: Span, context: Context) -> Iterator[None]:
     """Make a context current until the block ends, and end the span with what came of it."""
@@ -250,16 +232,16 @@ def _running(span: Span, context: Context) -> Iterator[None]:
     try:
         yield
     except Interrupted:
-        with NO_OP:
+        with SUPPRESS:
             span.add_event("interrupted")
         raise
     except BaseException as raised:
-        with NO_OP:
+        with SUPPRESS:
             _note_error(span, raised)
         raise
     finally:
         detach(token)
-        with NO_OP:
+        with SUPPRESS:
             if span.is_recording():  # a forced stop may have ended it
                 span.end()
 
@@ -274,12 +256,7 @@ def _note_error(span: Span, raised: BaseException) -> None:
 
 
 def _name(payload: Payload, queue: str, naming: Naming, operation: str) -> str:
-    return f"{queue if naming == 'queue' else _job_class(payload)} {operation}"
-
-
-def _job_class(payload: Payload) -> str:
-    """Return the name of what runs: of ActiveJob's jobs the one inside the envelope."""
-    return str(payload.get("wrapped") or payload.get("class"))
+    return f"{queue if naming == 'queue' else job_class(payload)} {operation}"
 
 
 def _attributes(payload: Payload, queue: str, operation: str, kind: str) -> dict[str, str]:
@@ -288,7 +265,7 @@ def _attributes(payload: Payload, queue: str, operation: str, kind: str) -> dict
     )  # one that is not text would spoil a whole export
     return {
         "messaging.system": "sidekiq",
-        "messaging.sidekiq.job_class": _job_class(payload),
+        "messaging.sidekiq.job_class": job_class(payload),
         # Messaging conventions, 1.27 and later
         "messaging.operation.name": operation,
         "messaging.operation.type": kind,

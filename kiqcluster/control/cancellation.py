@@ -1,6 +1,7 @@
 """Cancellation: removes a job by its id wherever it waits, and tells it wherever it runs.
 
 cancel      on all shards; whether it was found
+tell_processes   has all processes of a shard read the marks
 cancel_in   on one: 1. mark its id, so that it does not begin any more, wherever it goes meanwhile
                        (features/cancellation)
                     2. tell all processes to read the marks, and running jobs by them
@@ -18,22 +19,23 @@ from dataclasses import dataclass, replace
 
 from kiqcluster.control.control_messages import CANCEL, MESSAGE_TTL_SECONDS, new_message
 from kiqcluster.errors import MalformedPayload, StoreError, UsageError
-from kiqcluster.features.cancellation import CANCELLATIONS
+from kiqcluster.features.chains import told_of_dropped
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.payload import presentable, read
+from kiqcluster.sidekiq.payload import DROPPED_BY_CANCEL, presentable, read
 from kiqcluster.store import Store
 from kiqcluster.store.engine.settle_calls import DROPPED_SECONDS, MAX_DROPPED_JOBS
-from kiqcluster.store.entry_moves import RECORD, DeadSetLimits, Move, move_entries, record_queued
+from kiqcluster.store.entry_moves import RECORD, DeadSetLimits, Move, Told, move_entries, record_queued
 from kiqcluster.store.limits.parking import parked_sets
 from kiqcluster.store.scripts import FIND_HELD, MARK_CANCELLED, SEND, Call, run_script, run_scripts, sliced
 from kiqcluster.store.search import search_entries, search_jobs
 from kiqcluster.store.shards import same_redis
 
-__all__ = ["Cancelled", "cancel", "cancel_in"]
+__all__ = ["Cancelled", "cancel", "cancel_in", "tell_processes"]
 
-MARK_SECONDS = 86_400  # that a mark is kept of a job that was found nowhere, or whose process has died
+MARK_SECONDS = 86_400  # that a mark is kept of a job that a process holds, which may have died
+UNFOUND_MARK_SECONDS = 3_600  # that a mark is kept of a job that was found nowhere; as a rule it has ended
 MAX_MARKS = 1_000  # kept; a heartbeat reads all of them (publish.lua)
 MAX_CALLS = 100  # scripts of one round trip
 LIMITS = DeadSetLimits(MAX_DROPPED_JOBS + 1, DROPPED_SECONDS)  # of the dropped jobs
@@ -85,26 +87,43 @@ def cancel(jid: str) -> bool:
 def cancel_in(store: Store, jid: str) -> Cancelled:
     """Cancel a job in one shard; return what became of it.
 
-    About ten round trips, one more per 2 000 jobs that wait and per 100 processes.  Raises StoreError.
+    About eleven round trips, one more per 2 000 jobs that wait and per 100 processes.  Raises StoreError.
     """
     keys = store.keys
-    marking = Call(MARK_CANCELLED, [keys.cancelled, keys.iteration(jid)], [jid, MARK_SECONDS, MAX_MARKS])
-    is_told = bool(run_script(store, marking))
-    identities = [name.decode(errors="replace") for name in store.call("HKEYS", keys.members)]
+    is_told = _mark(store, jid, UNFOUND_MARK_SECONDS)
+    identities = _identities(store)
     running = _held(store, jid, identities)  # before it is told, since it may end at once
     _tell(store, identities)
     removed = _remove(store, jid)
-    running = running or _held(store, jid, identities)
+    if removed or not running:  # one that was held, and then waited, is not held any more
+        running = _held(store, jid, identities)
     if not removed and not running:
         removed, running = _remove(store, jid), _held(store, jid, identities)
     is_dead = not removed and not running and any(True for _ in _entries(store, keys.dead, jid))
     if (removed and not running) or is_dead:  # it cannot begin by itself; if somebody retries it, it is to run
         store.pipeline([("ZREM", keys.cancelled, jid), *([("HDEL", keys.iteration(jid), "cancelled")] * is_told)])
+    elif running:
+        _mark(store, jid, MARK_SECONDS, "known")  # unless the job has ended meanwhile
     return Cancelled(removed, running, is_told and not is_dead and not removed)
 
 
+def _mark(store: Store, jid: str, seconds: int, which: str = "") -> bool:
+    """Mark a job, or keep its mark for longer; return whether an iterable job of Ruby was told.  One round trip."""
+    keys = [store.keys.cancelled, store.keys.iteration(jid)]
+    return bool(run_script(store, Call(MARK_CANCELLED, keys, [jid, MARK_SECONDS, MAX_MARKS, seconds, which])))
+
+
+def tell_processes(store: Store) -> None:
+    """Have all processes of a shard read which jobs and tasks are cancelled.  About two round trips.  StoreError."""
+    _tell(store, _identities(store))
+
+
+def _identities(store: Store) -> list[str]:
+    return [name.decode(errors="replace") for name in store.call("HKEYS", store.keys.members)]
+
+
 def _tell(store: Store, identities: Sequence[str]) -> None:
-    """Have processes read which jobs are cancelled."""
+    """Have processes read which jobs and tasks are cancelled."""
     message = replace(new_message(CANCEL), scope="process").encode()
     calls = [Call(SEND, [store.keys.control(each)], [message, MESSAGE_TTL_SECONDS]) for each in identities]
     for several in sliced(calls, MAX_CALLS):
@@ -124,14 +143,16 @@ def _remove(store: Store, jid: str) -> int:
         queue = name.decode(errors="replace")
         for raw in dict.fromkeys(each for each in search_jobs(store, queue, [_text(jid)]) if _is(each, jid)):
             now = SystemClock.now()
-            count += record_queued(store, queue, raw, _as_dropped(raw, queue, now), now, LIMITS)
+            count += record_queued(store, queue, raw, _as_dropped(raw, queue, now), now, LIMITS, _told(raw))
     return count
 
 
 def _remove_entries(store: Store, key: str, jid: str) -> int:
     """Do that in one sorted set, or in one line of parked jobs."""
     now = SystemClock.now()
-    moves = [Move(raw, RECORD, new=_as_dropped(raw, "default", now)) for raw in _entries(store, key, jid)]
+    moves = [
+        Move(raw, RECORD, new=_as_dropped(raw, "default", now), told=_told(raw)) for raw in _entries(store, key, jid)
+    ]
     if not moves:
         return 0
     moved, refusals, _ = move_entries(store, key, moves, now, LIMITS)
@@ -162,9 +183,14 @@ def _is(raw: bytes, jid: str) -> bool:
 def _as_dropped(raw: bytes, queue: str, now: float) -> bytes:
     """Return the bytes of a job in the list of dropped jobs.  queue: of a job that names none."""
     payload = raw.rpartition(b"\0")[2]
-    changes = {"dropped": True, "dropped_by": CANCELLATIONS.name}
+    changes = {"dropped": True, "dropped_by": DROPPED_BY_CANCEL}
     mended = presentable({**read(payload), **changes}, queue, now)
     return ruby_json.patch(payload, {**changes, **mended}, TRANSIENT_KEYS)
+
+
+def _told(raw: bytes) -> list[Told]:
+    """Return what those are told who wait for a job that is removed, or for the last job of its chain."""
+    return [Told(*each) for each in told_of_dropped(read(raw.rpartition(b"\0")[2]), DROPPED_BY_CANCEL)]
 
 
 # 4. where it runs

@@ -13,20 +13,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kiqcluster.control.process_registry import Cluster, RegisteredProcess, read_number
+from kiqcluster.control.process_registry import LATE_SECONDS, Cluster, RegisteredProcess, read_number
+from kiqcluster.control.slot_state import SlotState
 from kiqcluster.process.clock import SystemClock
 
 __all__ = [
+    "NO_REDIS",
+    "SERVES",
     "ClusterStatus",
     "ProcessStatus",
     "WorkerStatus",
     "process_rows",
     "read_report",
+    "shown_processes",
+    "shown_state",
     "status_from_http",
     "status_from_redis",
     "status_of_process",
     "worker_status",
 ]
+
+SERVES, NO_REDIS = "serves", "no Redis"  # states that are shown, besides those of slots
+STALE_STATE_SECONDS = 20.0  # without news, of which a supervisor sends some every ten, after which it may stand still
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +138,17 @@ class ClusterStatus:
         return all(worker.quiet for worker in self.workers)
 
     @property
+    def is_stale(self) -> bool:
+        """Whether its supervisor has published nothing for so long that it may stand still."""
+        return self.silent_for >= STALE_STATE_SECONDS
+
+    @property
+    def needs(self) -> list[tuple[str, str]]:
+        """What it waits for somebody to do, as pairs of restart, reload or roll, and why."""
+        reasons = (("restart", self.restart_needed), ("reload", self.reload_needed), ("roll", self.roll_needed))
+        return [(what, why) for what, why in reasons if why]
+
+    @property
     def is_drained(self) -> bool:
         """Whether no job runs, and none will until somebody resumes the cluster."""
         return self.all_quiet and not self.busy
@@ -199,6 +218,35 @@ def worker_status(process: RegisteredProcess) -> WorkerStatus:
         uptime=process.uptime,
         version=process.version,
     )
+
+
+def shown_processes(status: ClusterStatus) -> list[tuple[ProcessStatus | None, WorkerStatus | None]]:
+    """Return a row for each process of a cluster, and for each slot without one: what is known from either side."""
+    by_pid = {each.pid: each for each in sorted(status.workers, key=lambda each: -each.age)}  # of two, the later one
+    known = {process.pid for process in status.children}
+    pairs: list[tuple[ProcessStatus | None, WorkerStatus | None]] = [
+        (each, by_pid.get(each.pid or 0)) for each in status.children
+    ]
+    return pairs + [(None, worker) for worker in status.workers if worker.pid not in known]
+
+
+def shown_state(worker: WorkerStatus | None, process: ProcessStatus | None) -> str:
+    """Return the state of a process or slot: a SlotState, SERVES or NO_REDIS.
+
+    For quiet, the worker's own report counts.
+    """
+    state = process.state if process is not None else ""
+    if process is not None and state in (SlotState.BACKOFF, SlotState.BOOTING):
+        return state
+    if state == SlotState.UNRESPONSIVE or (
+        worker is not None and state != SlotState.STOPPING and worker.age >= LATE_SECONDS
+    ):
+        return SlotState.UNRESPONSIVE
+    if process is not None and state in (SlotState.READY, SlotState.QUIET) and not process.redis:
+        return NO_REDIS
+    if state == SlotState.STOPPING:
+        return state
+    return SlotState.QUIET if (state == SlotState.QUIET if worker is None else worker.quiet) else SERVES
 
 
 def status_from_http(document: Mapping[str, Any], path: str, seconds_since_request: float) -> ClusterStatus:

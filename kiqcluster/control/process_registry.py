@@ -46,7 +46,7 @@ MAX_PER_ROUND_TRIP = 500  # processes
 PRUNE_SECONDS = 60  # between two runs of prune, over the whole fleet (sidekiq api.rb)
 
 Replies = tuple[str, Any, Any]  # identity, and the replies to its `read_commands`
-State = Mapping[str, Any]  # of a cluster, see docs/metrics.md
+State = Mapping[str, Any]  # of a cluster, see docs/reference/status.md
 
 
 @dataclass(frozen=True, slots=True)

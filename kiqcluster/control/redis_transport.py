@@ -49,6 +49,7 @@ class RedisTransport:
     some are away, an order goes to the supervisors that the others know; those who wait for its end wait for all.
     max_outage: seconds to keep trying while Redis is away.  None: ANSWER_TIMEOUT_SECONDS once a message is under way,
     no time before that.  on_outage: called at each attempt that finds Redis away.
+    answer_timeout: seconds that a supervisor has for its answer.
     """
 
     def __init__(
@@ -60,7 +61,9 @@ class RedisTransport:
         max_outage: float | None = None,
         on_outage: Callable[[], None] = lambda: None,
         others: Sequence[Store] = (),
+        answer_timeout: float = ANSWER_TIMEOUT_SECONDS,
     ) -> None:
+        self._answer_timeout = answer_timeout
         self._max_outage = max_outage
         self._on_outage = on_outage
         self.store = store
@@ -233,8 +236,8 @@ class RedisTransport:
 
     def _deliver(self, requests: Sequence[Request]) -> list[Answer]:
         """Run requests until each has its answer, or until the deadline, which an outage of Redis extends."""
-        deadline = self._clock.monotonic() + ANSWER_TIMEOUT_SECONDS
-        give_up = self._clock.monotonic() + (self._max_outage or ANSWER_TIMEOUT_SECONDS)
+        deadline = self._clock.monotonic() + self._answer_timeout
+        give_up = self._clock.monotonic() + (self._max_outage or self._answer_timeout)
         pending, outage = list(requests), ""
         while pending and self._clock.monotonic() < deadline:
             try:
@@ -244,12 +247,12 @@ class RedisTransport:
                 if not is_outage(error):
                     raise
                 outage = f" ({error})"
-                deadline = max(deadline, min(give_up, self._clock.monotonic() + ANSWER_TIMEOUT_SECONDS))
+                deadline = max(deadline, min(give_up, self._clock.monotonic() + self._answer_timeout))
                 self._on_outage()
             if pending:
                 NEVER_SET.wait(POLL_SECONDS)
         for each in pending:
-            each.cancel(f"did not answer within {ANSWER_TIMEOUT_SECONDS:.0f} s{outage}")
+            each.cancel(f"did not answer within {self._answer_timeout:.0f} s{outage}")
         return [Answer(each.name, each.error) for each in requests]
 
 

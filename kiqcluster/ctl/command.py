@@ -16,6 +16,7 @@ from kiqcluster.ctl.fleet.ps import ps
 from kiqcluster.ctl.fleet.routes import routes
 from kiqcluster.ctl.fleet.signals import dump, signal
 from kiqcluster.ctl.fleet.steer import kill, quiet, reload, resume, roll
+from kiqcluster.ctl.fleet.web import web
 from kiqcluster.ctl.jobs.cron import cron
 from kiqcluster.ctl.jobs.enqueue import enqueue
 from kiqcluster.ctl.jobs.entry_commands import dead, dropped, retries, scheduled
@@ -44,6 +45,7 @@ HELP = """Steer and watch the kiqcluster processes on a Redis.
 \b
   kiqctl ps                       who is there, and what they do; live: kiqctl top
   kiqctl busy                     which jobs run; at a glance, as sidekiqmon: kiqctl monitor
+  kiqctl web                      the same in a browser, with what can be done about it
   kiqctl enqueue SendInvoice 7    a job of any class, Python's or Ruby's
   kiqctl queues                   what waits where, and who listens; its jobs: kiqctl jobs default
   kiqctl cancel b4a577edbccf1d80  … one job by its id, wherever it waits or runs
@@ -104,7 +106,7 @@ def command() -> None:
     """See HELP."""
 
 
-READ_COMMANDS = (ps, top, busy, monitor, stats, routes, exporter, completion)
+READ_COMMANDS = (ps, top, busy, monitor, stats, routes, exporter, web, completion)
 JOB_COMMANDS = (enqueue, queues, jobs, limits, locks, retries, scheduled, dead, dropped, strike, cron, tasks, migrate)
 ORDER_COMMANDS = (quiet, resume, roll, reload, deploy, signal, dump, cancel, kill)
 

@@ -8,11 +8,14 @@ cancellation   `kiqcluster.cancel`: a job of a cancelled id does not begin
 strikes        `kiqctl strike`: an operator defers or drops some jobs for a while
 policies       `policy`: code of the application decides before each run: run, defer or drop
 tasks          jobs of a task: their status, from the push to the end
-rate_limits    `rate_limit`: at most so many starts in a period
-concurrency_limit   `concurrency_limit`: at most so many jobs of a class or key run at once
+limits/        jobs wait while others run, or have run: `rate_limit`, `concurrency_limit`
 cron           `cron`: jobs on a schedule; below the stacks, which see their pushes
 timeouts       `timeout`, `timeout_hard`: for how long a job may run; below the stacks
+iteration      iterable jobs: where one is, written in the step that ends its run
 results        `result_ttl`: what a job returned is kept for whoever waits for it
+history        the events of a job, for Django's tasks: from the push to the end
+progress       how far a running job has come; asked of no job by its class
+chains         the next job of a chain is pushed in the step that ends the one before it
 payload/       what a push adds to its payload: context, size limiter, encryption
 deduplication  equal pushes are dropped while a job waits or runs; equal jobs run one after the other
 """

@@ -1,10 +1,14 @@
 """Cancellation: jobs that somebody has cancelled by their ids (`kiqcluster.cancel`) do not begin, and end once.
 
+Marks    the ids of cancelled jobs and of cancelled tasks; which of them a running job is told of
+
 client   rows_of_push, for a push that names its jid: removes an old mark of that id
 server   on_begin: a row that drops the job if Redis has a mark for it; on_end: removes the mark of a job that has ended
 
-Redis holds the marks (`kiq:cancelled`); each process reads them with its heartbeat, and at once when it is told to.
-What a process knows may be old, so a job of a marked id asks Redis before it begins.
+Redis holds the marks (`kiq:cancelled`, `kiq:tasks:cancelled`); each process reads them with its heartbeat, and at once
+when it is told to.
+What a process knows may be old, so a job of a marked id asks Redis before it begins; a job of a task always asks
+(features/tasks).
 Price: nothing while there are no marks; then a look into a set for each job, and a round trip for one of a marked id.
 Runs in: processor threads; the heartbeat's thread (`apply`).
 """
@@ -12,46 +16,76 @@ Runs in: processor threads; the heartbeat's thread (`apply`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from kiqcluster.application.registry import Definition
 from kiqcluster.features.job_end import JobEnd
+from kiqcluster.features.tasks import CANCELLED_BY_TASK
+from kiqcluster.process.job_context import JobContext
 from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Dead, Discard, Done, Dropped, Effect
+from kiqcluster.sidekiq.payload import DROPPED_BY_CANCEL
+from kiqcluster.sidekiq.task_keys import task_of
 
-__all__ = ["CANCELLATIONS", "Cancellations", "rows_of_push"]
+__all__ = ["CANCELLATIONS", "Cancellations", "Marks", "rows_of_push"]
 
 FINAL = (Done, Dead, Discard, Dropped)
 
 
-class Cancellations:
-    """The server half: the ids that this process knows to be marked."""
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Ids of cancelled jobs, and of cancelled tasks that have jobs which have not ended."""
 
-    name = "cancelled"
+    jids: frozenset[str] = frozenset()
+    tasks: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.jids or self.tasks)
+
+    def reason(self, job: JobContext) -> str:
+        """Return by what a job is cancelled, as it is in `dropped_by`; "" if it is not."""
+        if job.jid in self.jids:
+            return DROPPED_BY_CANCEL
+        task = task_of(job.payload) if self.tasks else None
+        return CANCELLED_BY_TASK if task is not None and task[0] in self.tasks else ""
+
+    def tell(self, job: JobContext) -> bool:
+        """Tell a job that it is cancelled; return False if it is not, or has been told."""
+        reason = "" if job.cancelled else self.reason(job)
+        if reason:
+            job.cancel(reason)
+        return bool(reason)
+
+
+class Cancellations:
+    """The server half.  marks: those that this process knows."""
+
+    name = DROPPED_BY_CANCEL
     keys: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
-        self.jids: frozenset[str] = frozenset()
+        self.marks = Marks()
 
-    def apply(self, jids: Collection[str]) -> bool:
+    def apply(self, jids: Collection[str], tasks: Collection[str] = ()) -> bool:
         """Use the ids that Redis holds; return whether the answer of `is_used_by` has changed."""
-        was_used, self.jids = bool(self.jids), frozenset(jids)
-        return was_used is not bool(self.jids)
+        was_used, self.marks = bool(self.marks.jids), Marks(frozenset(jids), frozenset(tasks))
+        return was_used is not bool(self.marks.jids)
 
     def is_used_by(self, _definition: Definition) -> bool:
-        return bool(self.jids)
+        return bool(self.marks.jids)
 
     def asks_ahead(self, _definition: Definition) -> bool:
         return True
 
     def on_begin(self, run: Run) -> Iterable[Effect]:
         jid = run.payload.get("jid")
-        return [Effect("unmarked", run.keys.cancelled, (str(jid), "drop"))] if jid in self.jids else ()
+        return [Effect("unmarked", run.keys.cancelled, (str(jid), "drop"))] if jid in self.marks.jids else ()
 
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
         """Remove the mark of a job that does not run again: the same id may be pushed or retried later."""
         jid = end.payload.get("jid")
-        is_over = isinstance(end.outcome, FINAL) and jid in self.jids
+        is_over = isinstance(end.outcome, FINAL) and jid in self.marks.jids
         return [Effect("unmark", end.keys.cancelled, (str(jid),))] if is_over else ()
 
 

@@ -28,6 +28,7 @@ from typing import Any
 
 from kiqcluster.application.options import CLAIMING, EXCLUSIVE, NO_STRATEGY, UNTIL_START
 from kiqcluster.application.registry import Definition, current_registry
+from kiqcluster.errors import InvalidPush
 from kiqcluster.features.expiry import EXPIRES_IN, EXPIRY
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.payload import encryption
@@ -36,6 +37,7 @@ from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import Push, Run, current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import deserialized, unwrapped
+from kiqcluster.sidekiq.encryption import KEY_VERSION
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Retry
 from kiqcluster.sidekiq.payload import (
@@ -158,15 +160,19 @@ class ServerDeduplication:
 def idempotency_key(definition: Definition, payload: Payload) -> str:
     """Return "<class>:<sha256>" of a job: of its `deduplicate_key`, else of its arguments as JSON, objects in order.
 
-    Raises what the callable raises; TypeError if it returns something else than text.
+    Raises what the callable raises; TypeError if it returns something else than text; InvalidPush for what JSON cannot
+    hold.
     """
     of_arguments = definition.local.get("deduplicate_key")
     if of_arguments is None:
         envelope = unwrapped(payload) if payload["class"] in WRAPPERS else None
         arguments = payload["args"] if envelope is None else envelope.arguments
-        text = ruby_json.encode(_in_order(arguments)).decode()
+        try:  # without strict arguments, anything may be among them
+            text = ruby_json.encode(_in_order(arguments)).decode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidPush(f"{definition.name}: the arguments hold what JSON cannot ({error})") from error
     else:
-        positions, keywords = _arguments(payload)
+        positions, keywords = _arguments(definition, payload)
         text = of_arguments(*positions, **keywords)
         if not isinstance(text, str):
             raise TypeError(f"{definition.name}: deduplicate_key returned {text!r}; it returns text")
@@ -182,11 +188,13 @@ def _in_order(value: JSON) -> JSON:
     return [_in_order(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _arguments(payload: Payload) -> tuple[list[Any], dict[str, Any]]:
-    """Return positional and keyword arguments of a job, out of ActiveJob's envelope too."""
+def _arguments(definition: Definition, payload: Payload) -> tuple[list[Any], dict[str, Any]]:
+    """Return positional and keyword arguments as `perform` gets them, out of ActiveJob's envelope too."""
     arguments = payload["args"]
     assert isinstance(arguments, list), "checked before"
-    return deserialized(arguments[0]) if payload["class"] in WRAPPERS else (arguments, {})
+    if payload["class"] in WRAPPERS:
+        return deserialized(arguments[0])
+    return definition.values(arguments, is_sealed=KEY_VERSION in payload), {}
 
 
 def _ttl(local: Mapping[str, Any]) -> int:

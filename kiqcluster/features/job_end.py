@@ -24,6 +24,8 @@ class JobEnd:
     identity, token, keys: as those of Run.  raw: the unit's bytes, as they came.
     has_asked: whether its begin rows were put to Redis.  failure: the error that ended the run.
     messages: that the job has logged (current_job().log).  returned: by `perform`.
+    iteration: where an iterable job is (iteration.Iteration), None where it has not begun.
+    was_skipped: whether server middleware has ended the run without calling `perform`.
     """
 
     outcome: Outcome
@@ -38,6 +40,8 @@ class JobEnd:
     failure: BaseException | None = None
     messages: Sequence[str] = ()
     returned: Any = field(default=None, repr=False)
+    iteration: Any = field(default=None, repr=False)
+    was_skipped: bool = False
 
     @property
     def has_left_line(self) -> bool:

@@ -18,22 +18,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from kiqcluster.application.converters import plain
 from kiqcluster.application.registry import Definition, current_registry
-from kiqcluster.errors import class_name
+from kiqcluster.errors import CannotRun, class_name, message_of
 from kiqcluster.features.job_end import JobEnd
+from kiqcluster.features.progress import Progress
 from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import Dead, Discard, Done, Dropped, Effect
-from kiqcluster.sidekiq.payload import Payload
+from kiqcluster.sidekiq.payload import Payload, check_storable
 from kiqcluster.sidekiq.ruby_json import JSON
 
-__all__ = ["MAX_RESULT_BYTES", "RESULT_TTL", "Result", "Results", "read_result"]
+__all__ = [
+    "MAX_RESULT_BYTES",
+    "RESULT_TTL",
+    "Result",
+    "Results",
+    "described",
+    "encoded_result",
+    "kept_of",
+    "read_result",
+    "with_encoded",
+]
 
 RESULT_TTL = "result_ttl"
 MAX_RESULT_BYTES = 1_000_000
 MAX_MESSAGE_CHARACTERS = 10_000
+TEXTS = ("error_class", "error_message", "reason", "job", "jid")  # of what is kept
+NO_ERROR = CannotRun("it was given up, and no error of it is kept")
 
 State = Literal["pending", "done", "failed", "dropped"]
 
@@ -44,6 +58,8 @@ class Result:
 
     state: pending while it has not ended, or nothing is kept of it any more.  value: what it returned.
     error_class, error_message: why it failed, or why what it returned could not be kept.  reason: why it was dropped.
+    progress: how far it has come, as long as it runs and has said so.
+    ended_by, ended_by_jid: the job of its chain that has failed or was dropped before it, "" if it is the job itself.
     """
 
     state: State
@@ -51,6 +67,9 @@ class Result:
     error_class: str = ""
     error_message: str = ""
     reason: str = ""
+    progress: Progress | None = None
+    ended_by: str = ""
+    ended_by_jid: str = ""
 
 
 class Results:
@@ -70,10 +89,10 @@ class Results:
 
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
         """Return the row that keeps the result of a job that has ended."""
-        kept, jid, definition = _kept(end), end.payload.get("jid"), current_registry().get(end.name)
+        kept, jid, definition = kept_of(end), end.payload.get("jid"), current_registry().get(end.name)
         if kept is None or definition is None or not isinstance(jid, str):
             return ()
-        return (Effect("tell", end.keys.result(jid), (_encoded(kept), definition.local[RESULT_TTL])),)
+        return (Effect("tell", end.keys.result(jid), (encoded_result(kept, definition), definition.local[RESULT_TTL])),)
 
 
 def read_result(raw: bytes) -> Result:
@@ -81,11 +100,12 @@ def read_result(raw: bytes) -> Result:
     fields = ruby_json.decode(raw)
     if not isinstance(fields, dict) or fields.get("state") not in ("done", "failed", "dropped"):
         raise ValueError(f"it is not the result of a job: {raw[:50]!r}")
-    texts = {key: str(fields.get(key, "")) for key in ("error_class", "error_message", "reason")}
-    return Result(fields["state"], fields.get("value"), **texts)
+    error_class, message, reason, job, jid = (str(fields.get(key, "")) for key in TEXTS)
+    return Result(fields["state"], fields.get("value"), error_class, message, reason, ended_by=job, ended_by_jid=jid)
 
 
-def _kept(end: JobEnd) -> dict[str, JSON] | None:
+def kept_of(end: JobEnd) -> dict[str, JSON] | None:
+    """Return what is kept of a job; None if it runs again."""
     match end.outcome:
         case Done():
             return {"state": "done", "value": end.returned}
@@ -98,27 +118,45 @@ def _kept(end: JobEnd) -> dict[str, JSON] | None:
     return None
 
 
-def _encoded(kept: dict[str, JSON]) -> bytes:
-    """Return JSON; where the value cannot be kept, the reason in its place: the job has ended all the same."""
+def encoded_result(kept: dict[str, JSON], definition: Definition | None = None) -> bytes:
+    """Return JSON; where the value cannot be kept, the reason in its place: the job has ended all the same.
+
+    definition: of the job that has returned the value.
+    """
     try:
-        encoded = ruby_json.encode(kept)
+        if definition is not None and "value" in kept:
+            kept = {**kept, "value": definition.write_result(kept["value"])}
+        check_storable(kept.get("value"), "the result")
+        encoded = with_encoded(kept)[1]
     except (TypeError, ValueError, RecursionError) as error:
-        return ruby_json.encode({"state": "done", **_described(error)})
+        return ruby_json.encode({"state": "done", **described(error)})
     if len(encoded) > MAX_RESULT_BYTES:
         too_large = ValueError(f"it has {len(encoded)} bytes of JSON, and {MAX_RESULT_BYTES} are kept at most")
-        return ruby_json.encode({"state": "done", **_described(too_large)})
+        return ruby_json.encode({"state": "done", **described(too_large)})
     return encoded
+
+
+def with_encoded(value: Any) -> tuple[JSON, bytes]:
+    """Return what a job has returned, and its JSON.  Raises TypeError, which says what helps; ValueError."""
+    try:
+        return value, ruby_json.encode(value)
+    except TypeError:
+        value = plain(value)
+        return value, ruby_json.encode(value)
 
 
 def _error(end: JobEnd, entry: bytes) -> dict[str, JSON]:
     if end.failure is not None:
-        return _described(end.failure)
+        return described(end.failure)
     fields = _fields(entry)
+    if not fields.get("error_class"):  # middleware has given it up, or its options keep nothing of a dead job
+        return {"error_class": class_name(NO_ERROR), "error_message": str(NO_ERROR)}
     return {key: str(fields.get(key, "")) for key in ("error_class", "error_message")}
 
 
-def _described(error: BaseException) -> dict[str, JSON]:
-    text = f"{error}"[:MAX_MESSAGE_CHARACTERS].encode(errors="replace").decode()
+def described(error: BaseException) -> dict[str, JSON]:
+    """Return class and message of an error."""
+    text = message_of(error)[:MAX_MESSAGE_CHARACTERS].encode(errors="replace").decode()
     return {"error_class": class_name(error), "error_message": text}
 
 

@@ -18,12 +18,15 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from kiqcluster.application.registry import Definition
 from kiqcluster.features.cancellation import CANCELLATIONS
-from kiqcluster.features.concurrency_limit import ConcurrencyLimits
+from kiqcluster.features.chains import Chains
 from kiqcluster.features.deduplication import ClientDeduplication, ServerDeduplication
 from kiqcluster.features.expiry import Expiry
+from kiqcluster.features.history import ClientHistory, ServerHistory
+from kiqcluster.features.iteration import Iterations
 from kiqcluster.features.job_end import JobEnd
+from kiqcluster.features.limits.concurrency_limit import ConcurrencyLimits
+from kiqcluster.features.limits.rate_limits import RateLimits
 from kiqcluster.features.policies import ClientPolicies, ServerPolicies
-from kiqcluster.features.rate_limits import RateLimits
 from kiqcluster.features.results import Results
 from kiqcluster.features.strikes import STRIKES
 from kiqcluster.features.tasks import TaskEvents
@@ -171,7 +174,7 @@ def _remember(known: dict[K, tuple[F, ...]], key: K, features: tuple[F, ...]) ->
 # check comes first.
 STACKS = InForce(
     Stacks(
-        client=(ClientPolicies(), ClientDeduplication()),
+        client=(ClientPolicies(), ClientDeduplication(), ClientHistory()),
         server=(
             Expiry(),  # what is of no use any more
             VersionCheck(),  # what this release cannot run
@@ -183,6 +186,9 @@ STACKS = InForce(
             ServerDeduplication(),  # what has equals: its line is the narrower one, and jobs wait there first
             ConcurrencyLimits(),  # what may not run beside others
             Results(),  # whose end somebody waits for
+            ServerHistory(),  # whose course somebody may ask for
+            Iterations(),  # who goes on where it was
+            Chains(),  # whose end pushes the next one: after all other rows, which Redis might refuse
         ),
     )
 )

@@ -20,7 +20,7 @@ A job without `task_id` pays for one look-up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kiqcluster.application.registry import Definition
 from kiqcluster.errors import NormalFailure, class_name
@@ -36,6 +36,7 @@ __all__ = ["CANCELLED_BY_TASK", "TaskEvents", "encoded", "error_rows"]
 
 CANCELLED_BY_TASK = "task"  # in `dropped_by`
 MAX_TEXT_CHARACTERS = 1_000  # of an error
+MAX_RUN_BYTES = 15_000  # of the messages of a run; a job keeps 20 kB (tasks.lua)
 
 
 class TaskEvents:
@@ -61,8 +62,8 @@ class TaskEvents:
         if task is None:
             return ()
         status, text, kind = _ending(end.outcome, end.failure)
-        messages = encoded([*end.messages, text] if text else end.messages)
-        return (Effect("event", end.keys.task(task[0]), (task[1], status, messages, kind)),)
+        last = encoded([text]) if text else ""
+        return (Effect("event", end.keys.task(task[0]), (task[1], status, _kept_messages(end.messages), kind, last)),)
 
 
 def error_rows(payload: Payload, keys: Keys, error: BaseException) -> Iterable[Effect]:
@@ -70,7 +71,7 @@ def error_rows(payload: Payload, keys: Keys, error: BaseException) -> Iterable[E
     task = task_of(payload)
     if task is None:
         return ()
-    return (Effect("event", keys.task(task[0]), (task[1], "error", encoded([_described(error)]), "")),)
+    return (Effect("event", keys.task(task[0]), (task[1], "error", "", "", encoded([_described(error)]))),)
 
 
 def encoded(messages: Iterable[str]) -> str:
@@ -79,11 +80,20 @@ def encoded(messages: Iterable[str]) -> str:
     return ruby_json.encode(texts).decode()[1:-1]
 
 
+def _kept_messages(messages: Sequence[str]) -> str:
+    """Return the messages of a run as Redis holds them, the first ones where there are too many."""
+    kept = encoded(messages)
+    while (size := len(kept.encode())) > MAX_RUN_BYTES:
+        messages = messages[: len(messages) * MAX_RUN_BYTES // size]
+        kept = encoded(messages)
+    return kept
+
+
 def _ending(outcome: Outcome, failure: BaseException | None) -> tuple[str, str, str]:
     """Return the status of a job after its run, a message, and whether the job was cancelled."""
     match outcome:
         case Done() if isinstance(failure, NormalFailure):
-            return "failed", str(failure)[:MAX_TEXT_CHARACTERS], ""
+            return "failed", _text_of(failure), ""
         case Done():
             return "finish", "", ""
         case Retry():
@@ -102,11 +112,19 @@ def _ending(outcome: Outcome, failure: BaseException | None) -> tuple[str, str, 
 
 def _described(failure: BaseException | None, entry: bytes = b"") -> str:
     if failure is not None:
-        return f"{class_name(failure)}: {failure}"[:MAX_TEXT_CHARACTERS]
+        return f"{class_name(failure)}: {_text_of(failure)}"[:MAX_TEXT_CHARACTERS]
     kept = _kept(entry)
     if "error_message" not in kept:
         return "it will not run again, and left no error"
     return f"{kept.get('error_class')}: {kept['error_message']}"[:MAX_TEXT_CHARACTERS]
+
+
+def _text_of(failure: BaseException) -> str:
+    """Return the text of an error; one that fails must not keep its job `working` for ever."""
+    try:
+        return str(failure)[:MAX_TEXT_CHARACTERS]
+    except Exception as reason:  # noqa: BLE001  # as in worker/run/retry
+        return f"(its message cannot be shown: {type(reason).__name__})"
 
 
 def _kept(entry: bytes) -> Payload:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from kiqcluster.application.registry import Definition
 from kiqcluster.errors import JobTimedOut
-from kiqcluster.process.runtime import JobContext, TimeLimit
+from kiqcluster.process.job_context import JobContext, TimeLimit
 
 __all__ = ["begin", "hard_timeout"]
 

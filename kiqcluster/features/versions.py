@@ -16,7 +16,8 @@ import logging
 from collections.abc import Iterable
 
 from kiqcluster.application.registry import Definition
-from kiqcluster.process.runtime import Run, version_of
+from kiqcluster.process.job_context import version_of
+from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import VERSION, Payload, deferral_count
 from kiqcluster.store.engine.units import BeginVerdict

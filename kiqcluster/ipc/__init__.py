@@ -7,6 +7,8 @@ thread_stacks   the stacks of a child's threads, also while a job holds the inte
 local_http      one request to a supervisor on this host
 negotiation     the format of metrics that a scraper gets
 forks           what a process that a job has forked must not do
+signal_pipe     signals as bytes in a pipe, for a main loop
+operating_system  what Linux has and macOS lacks
 exits           how a process ends
 stdio           standard input, output and error
 console         runs a click command to its exit code

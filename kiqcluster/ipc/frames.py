@@ -9,10 +9,12 @@ Up:   hello(identity)  booting(reason)  ready(queues, concurrency, pss)
       last_words(reason)  bye()
       catalogue(jobs, version, outlook | error)
 Down: quiet(until)  resume()  stop(seconds)  recover(orphans)  queues(known)  dump()  cluster(state)
+      stacks(identity, stacks)
 
 quiet, up: `own` is true if the supervisor did not ask for it; `lease` and `by` come from a message, or are None and the
 name of a signal.  last_words: why the process ends, if nobody told it to.  control: a control_messages.Message for the
-supervisor.  cluster: the state of the cluster, which the worker's heartbeat publishes.
+supervisor.  cluster: the state of the cluster, which the worker's heartbeat publishes.  stacks: of another process of
+the cluster that does not respond; published likewise.
 """
 
 from __future__ import annotations

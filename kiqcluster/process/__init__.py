@@ -1,7 +1,8 @@
 """Modules that every kind of process uses.
 
 Read in this order:
-runtime          Setup (declarations of the application), Runtime (shared objects of a worker), the context of a job
+runtime          Setup (declarations of the application), Runtime (shared objects of a worker)
+job_context      the job that runs here, as the application sees it
 delivery         to which Redis pushes go, or which receiver takes them in tests
 middleware       the chain of middleware, client and server
 in_force         a value of the whole process that tests replace
@@ -11,7 +12,6 @@ config           declares each setting once; config_sources: flags, environment 
 clock            the time, which code receives as an argument; version: alone in a file, for the build
 service          a thread that can be stopped and waited for
 beat_guard       handlers of the application that a thread on which a beat depends would call
-signal_pipe      signals as bytes in a pipe, for a main loop
 tallies          counters of the processors of a worker; metrics: the series of its jobs
 backoff          delays before another try; durations: how people write them
 """

@@ -240,6 +240,7 @@ class Config:
     )
     shards: tuple[Shard, ...] = setting((), "other Redis servers, by name: [shards.NAME] redis", flag=False)
     shard: str | None = setting(None, "shard of the groups that name none; default: that of `redis`", metavar="NAME")
+    web: Mapping[str, Any] | None = setting(None, "web pages: users, tokens, hosts, …", flag=False, is_secret=True)
     strict_routing: bool = setting(
         False, "with shards: refuse pushes that no rule and no Client.via directs", flag=False, in_code=True
     )
@@ -296,8 +297,7 @@ def describe(config: Config, origins: Origins) -> list[tuple[str, str, str]]:
         value = getattr(config, each.name)
         if each.name == "redis":
             value = masked(value)
-        elif each.metadata["is_secret"] and value:
-            value = "***"
+        value = "***" if each.metadata["is_secret"] and value else value
         shown.append(
             (each.name, " ".join(map(str, value)) if isinstance(value, tuple) else str(value), origins[each.name])
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -251,6 +252,7 @@ READERS: dict[Any, Callable[[Any], Any]] = {  # type → function that reads its
     tuple[Shard, ...]: parse_shards,
     tuple[CronEntry, ...]: parse_entries,
     tuple[str | GroupSetting, ...]: lambda raw: _as_groups(raw),
+    Mapping[str, Any] | None: lambda raw: _as_table(raw),
 }
 DURATION_HELP = "it takes a number of seconds, or a duration as in 90s, 15m or 1h30m"
 TRUE_WORDS, FALSE_WORDS = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -278,6 +280,16 @@ def _as_list(name: str, raw: Any) -> tuple[str, ...]:
     words = raw.split() if isinstance(raw, str) else raw
     _require(isinstance(words, list | tuple) and all(isinstance(word, str) for word in words), "it takes strings")
     return tuple(words)
+
+
+def _as_table(raw: Any) -> Mapping[str, Any]:
+    """Return a table, which its reader checks; in text, as in variables, it is JSON."""
+    try:
+        table = json.loads(raw) if isinstance(raw, str) else raw
+    except ValueError as error:
+        raise UsageError('it is no JSON; write a table, as in {"read_only": true}') from error
+    _require(isinstance(table, Mapping), "it takes a table")
+    return dict(table)
 
 
 def _as_groups(raw: Any) -> tuple[str | GroupSetting, ...]:

@@ -2,22 +2,35 @@
 
 Ready            a job as it is written
 Delivery         a receiver of jobs, for tests (Setup.delivery)
+Deferral         puts writes off until a transaction is committed (Setup.deferral)
 VIA              the shard that the caller has chosen (Client.via)
+ASIDE            what takes the jobs of one call instead of Redis, as an outbox does
+OutsideSource    jobs that wait outside of Redis, for workers to push (Setup.due_sources)
 allow_unrouted   lets calls of a context use the default shard, also with `strict_routing`
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.store import Store
 
-__all__ = ["UNROUTED_ALLOWED", "VIA", "Delivery", "Ready", "allow_unrouted"]
+__all__ = [
+    "ASIDE",
+    "UNROUTED_ALLOWED",
+    "VIA",
+    "Aside",
+    "Deferral",
+    "Delivery",
+    "OutsideSource",
+    "Ready",
+    "allow_unrouted",
+]
 
 # The shard of the surrounding `Client.via`, None for the configured Redis.
 VIA: ContextVar[Store | None] = ContextVar("kiqcluster_via", default=None)
@@ -48,6 +61,33 @@ class Delivery(Protocol):
 
     def cancel(self, jid: str) -> bool:
         """Remove a job that waits; return whether it was there."""
+
+
+class Deferral(Protocol):
+    """Puts the write of a push off, for an integration with a database."""
+
+    def __call__(self, definition: Any, write: Callable[[], object], /) -> bool:
+        """Return whether the write is put off: then it is called later, or never.  definition: of the job, or None."""
+        ...
+
+
+Aside = Callable[[Sequence[Ready], Store, int], object]  # called with jobs, their shard, and wait_replicas
+# What the surrounding call of an outbox does with pushes, None for the usual.
+ASIDE: ContextVar[Aside | None] = ContextVar("kiqcluster_aside", default=None)
+
+
+class OutsideSource(Protocol):
+    """Jobs that wait outside of Redis, in a database for example; each worker has a thread for each source.
+
+    name: in thread names and messages.  interval: seconds; the fleet together looks so often, on average.
+    """
+
+    name: str
+    interval: float
+
+    def move(self) -> bool:
+        """Push some of what waits; return whether more may wait.  May block, and raise anything: it is tried again."""
+        ...
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from kiqcluster.errors import UsageError
 
 __all__ = ["LIFECYCLE", "Events", "Fields", "Hooks", "LifecycleEvent"]
 
-Fields = dict[str, Any]  # the facts of one event; names are stable API (docs/logs.md)
+Fields = dict[str, Any]  # the facts of one event; names are stable API (docs/guides/logs.md)
 Listener = Callable[[str, Fields], None]
 Hook = Callable[[], object]
 H = TypeVar("H", bound=Hook)

@@ -75,6 +75,10 @@ class Chain(Generic[Subject, Result]):
         at = self._find(existing)
         self.stack = (*self.stack[:at], *self.stack[at + 1 :])
 
+    def discard(self, kind: type) -> None:
+        """Remove the middleware of a class, if there is any."""
+        self.stack = tuple(each for each in self.stack if type(each) is not kind)
+
     def clear(self) -> None:
         """Remove all middleware."""
         self.stack = ()

@@ -1,7 +1,8 @@
 """Service: a thread with a name, a stop event and a join with a deadline.  Every thread of a worker is one.
 
 run_coroutine  runs a coroutine to its end where there is no event loop for it: `perform_inline`, and jobs of tests
-beside_loops   calls a function in a thread of its own if this one runs a loop
+beside_loops   calls a function in a thread of its own if this one runs a loop (is_in_loop)
+snapshot       what is in a deque that other threads change
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import asyncio
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar
 
 from kiqcluster.ipc.forks import exit_forked_children
 
-__all__ = ["NoThread", "OnCrash", "Service", "beside_loops", "run_coroutine", "thread_stacks"]
+__all__ = ["NoThread", "OnCrash", "Service", "beside_loops", "is_in_loop", "run_coroutine", "snapshot", "thread_stacks"]
 
 T = TypeVar("T")
 
@@ -61,6 +63,12 @@ class Service:
         """The thread's id; 0 before its start."""
         thread = self._thread
         return 0 if thread is None else thread.ident or 0
+
+    @property
+    def native_id(self) -> int:
+        """The number that the kernel gives the thread; 0 before its start."""
+        thread = self._thread
+        return 0 if thread is None else thread.native_id or 0
 
     def start(self) -> None:
         """Start the thread, unless it runs or was stopped; a crashed thread starts again.
@@ -116,16 +124,32 @@ class Service:
             self._on_crash(self.name, error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
 
+def snapshot(items: deque[T]) -> list[T]:
+    """Return what is in a deque that other threads change meanwhile.
+
+    With the interpreter lock `list` is one step.  Without it, it raises if the deque changes: then it is tried again,
+    which succeeds once nothing comes in for some microseconds.
+    """
+    while True:
+        try:
+            return list(items)
+        except RuntimeError:
+            continue
+
+
 def thread_stacks(doings: Mapping[str, str] | None = None) -> str:
-    """Return the stack of every thread of this process.  doings: what threads are at, in words, by their names."""
+    """Return the stack of every thread of this process; those that do something come first.
+
+    doings: what threads are at, in words, by their names.
+    """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    stacks = []
+    stacks, doings = [], doings or {}
     for ident, frame in sys._current_frames().items():
         lines = "".join(traceback.format_stack(frame)).rstrip()
         name = str(names.get(ident, ident))
-        doing = f": {doings[name]}" if doings and name in doings else ""
-        stacks.append(f"--- {name}{doing}\n{lines}")
-    return "\n".join(stacks)
+        doing = f": {doings[name]}" if name in doings else ""
+        stacks.append((name not in doings, f"--- {name}{doing}\n{lines}"))
+    return "\n".join(text for _, text in sorted(stacks, key=lambda each: each[0]))
 
 
 def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -139,7 +163,7 @@ def beside_loops(run: Callable[[], T]) -> T:
     A worker's threads have no loop, and a job may call asyncio.run, which refuses to run within another.
     """
     __tracebackhide__ = True
-    if not _is_in_loop():
+    if not is_in_loop():
         return run()
     aside = _Aside(run)
     aside.start()
@@ -147,7 +171,8 @@ def beside_loops(run: Callable[[], T]) -> T:
     return aside.returned()
 
 
-def _is_in_loop() -> bool:
+def is_in_loop() -> bool:
+    """Return whether this thread runs an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -7,10 +7,16 @@ like `model_dump` or `tolist`.
 from __future__ import annotations
 
 import dataclasses
+from datetime import date, time, timedelta
+from decimal import Decimal
 from enum import Enum
+from uuid import UUID
 
-__all__ = ["conversion"]
+__all__ = ["conversion", "is_model", "type_name"]
 
+ANNOTATION = "; or name the type in the annotation of perform, which converts it (typed arguments)"
+CONVERTED = (date, time, timedelta, Decimal, UUID, bytes, bytearray, tuple, set, frozenset)
+CONVERTED_BY_ATTRIBUTE = ("__pydantic_validator__", "__attrs_attrs__", "__struct_fields__")
 DEFAULT_ADVICE = "pass plain JSON values and look objects up by their id"
 ADVICE_BY_METHOD = {  # attribute that only types of one library have → the advice
     "model_dump": 'pass value.model_dump(mode="json"), and Model.model_validate(fields) in the job',  # pydantic 2
@@ -41,6 +47,7 @@ ADVICE_BY_NAME = {
     "generator": "pass list(value)",
     "dict_keys": "pass list(value)",
     "dict_values": "pass list(value)",
+    "QuerySet": 'pass list(value.values_list("pk", flat=True))',  # of Django
     "PurePath": "pass str(value)",
     "_BaseAddress": "pass str(value)",
     "_BaseNetwork": "pass str(value)",
@@ -59,7 +66,33 @@ ADVICE_BY_NAME = {
 
 def conversion(value: object) -> str:
     """Return advice what to pass instead of a value, as the end of a sentence."""
+    return _advice(value) + (ANNOTATION if _has_converter(type(value)) else "")
+
+
+def type_name(value: object) -> str:
+    """Return the name of a value's type for a message: `datetime.datetime`, `tuple`."""
     kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+
+
+def is_model(kind: type) -> bool:
+    """Return whether a class is a model of Django: its instances are rows, which a job looks up by their key."""
+    return hasattr(kind, "_meta") and hasattr(kind, "pk")
+
+
+def _has_converter(kind: type) -> bool:
+    """Return whether an annotation of `perform` can name the type (application/converters.py)."""
+    return (
+        issubclass(kind, (Enum, *CONVERTED))
+        or dataclasses.is_dataclass(kind)
+        or any(hasattr(kind, name) for name in CONVERTED_BY_ATTRIBUTE)
+    )
+
+
+def _advice(value: object) -> str:
+    kind = type(value)
+    if is_model(kind):
+        return f"pass value.pk, and {kind.__name__}.objects.get(pk=…) in the job"
     if isinstance(value, Enum):
         return f"pass value.value, and {kind.__name__}(…) in the job"
     if hasattr(kind, "tolist") and hasattr(kind, "item"):  # numpy, torch, jax
@@ -69,8 +102,6 @@ def conversion(value: object) -> str:
             return remedy
     if dataclasses.is_dataclass(kind):
         return f"pass dataclasses.asdict(value), and {kind.__name__}(**fields) in the job"
-    if hasattr(kind, "_meta") and hasattr(kind, "pk"):
-        return f"pass value.pk, and {kind.__name__}.objects.get(pk=…) in the job"  # a Django model
     return next(
         (ADVICE_BY_NAME[base.__name__] for base in kind.__mro__ if base.__name__ in ADVICE_BY_NAME), DEFAULT_ADVICE
     )

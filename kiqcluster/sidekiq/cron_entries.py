@@ -25,6 +25,7 @@ Missed = Literal["once", "skip", "all"]
 GRACE_SECONDS = 60.0  # within which a late tick counts as in time (sidekiq-cron: reschedule_grace_period)
 MAX_GRACE_SECONDS = 86_400.0
 MAX_NAME_CHARACTERS = 200
+MAX_RETRY_DIGITS = 9
 RUBY_KEYS = {"cron": "schedule", "class": "job", "klass": "job"}  # of sidekiq-cron's schedule file → key here
 RUBY_ONLY = frozenset(
     {"namespace", "source", "active_job", "queue_name_prefix", "queue_name_delimiter", "symbolize_args"}
@@ -190,14 +191,19 @@ def ruby_entry(name: str, record: Mapping[str, str]) -> tuple[CronEntry, bool]:
         "description": record.get("description") or "",
     }
     if retry is not None:
-        found["retry"] = {"true": True, "false": False}.get(retry) if not retry.isdigit() else int(retry)
+        found["retry"] = {"true": True, "false": False}.get(retry) if not _is_count(retry) else int(retry)
     elif isinstance(message, dict) and isinstance(message.get("retry"), int):
         found["retry"] = message["retry"]
     return _entry(name, found), record.get("status", "enabled") == "enabled"
 
 
+def _is_count(text: str) -> bool:
+    """Return whether a text is a number of retries; anybody may have written digits of others, or thousands."""
+    return text.isascii() and text.isdigit() and len(text) <= MAX_RETRY_DIGITS
+
+
 def _json_of(text: str | None, otherwise: Any) -> Any:
     try:
         return json.loads(text) if text else otherwise
-    except ValueError:
+    except (ValueError, RecursionError):  # lists within thousands of lists
         return otherwise

@@ -275,9 +275,31 @@ class Keys:
         """zset: payloads of jobs that were dropped by a strike, an expiry or a begin row, by when; 10 000, 7 days."""
         return f"{self.prefix}kiq:dropped"
 
+    @property
+    def bulks(self) -> str:
+        """zset: ids of bulk actions by when somebody has asked for them; the latest 100."""
+        return f"{self.prefix}kiq:bulks"
+
+    def bulk(self, identifier: str) -> str:
+        """hash: a bulk action, and how far it is (api/bulk/state.py); 7 days after the last change."""
+        return f"{self.prefix}kiq:bulk:{identifier}"
+
+    @property
+    def web_secret(self) -> str:
+        """string: random bytes of the web pages that have no `secret` of their own (web/guard.py)."""
+        return f"{self.prefix}kiq:web:secret"
+
     def result(self, jid: str) -> str:
         """list: the result of a job, JSON, its only element (features/results.py)."""
         return f"{self.prefix}kiq:result:{jid}"
+
+    def history(self, jid: str) -> str:
+        """list: the events of a job that keeps its history, JSON, the oldest first (features/history.py)."""
+        return f"{self.prefix}kiq:history:{jid}"
+
+    def progress(self, jid: str) -> str:
+        """string: how far a running job has come, JSON (features/progress.py); until the run ends."""
+        return f"{self.prefix}kiq:progress:{jid}"
 
     @property
     def strikes(self) -> str:
@@ -286,7 +308,7 @@ class Keys:
 
     @property
     def cancelled(self) -> str:
-        """zset: jid of a cancelled job by when (Redis' clock); the latest 1 000, for a day (mark_cancelled.lua)."""
+        """zset: jid of a cancelled job by when (Redis' clock); 1 000, for a day at most (mark_cancelled.lua)."""
         return f"{self.prefix}kiq:cancelled"
 
     @property
@@ -362,6 +384,11 @@ class Keys:
         return f"{self.prefix}kiq:task:{identifier}:children"
 
     @property
+    def tasks_cancelled(self) -> str:
+        """zset: ids of cancelled tasks that are not complete, by when; the latest 1 000, for a day (tasks.lua)."""
+        return f"{self.prefix}kiq:tasks:cancelled"
+
+    @property
     def tasks_changed(self) -> str:
         """zset: ids of tasks with a history that have changed since they were copied, by when, microseconds."""
         return f"{self.prefix}kiq:tasks:changed"
@@ -373,6 +400,10 @@ class Keys:
     def control(self, identity: str) -> str:
         """list: control messages (process_registry.py) for a process or, through it, for its supervisor; 60 s."""
         return f"{self.prefix}kiq:control:{identity}"
+
+    def stacks(self, identity: str) -> str:
+        """string: stacks of the threads of a process, JSON (control/stacks.py); 10 min after a dump."""
+        return f"{self.prefix}kiq:stacks:{identity}"
 
     def executions_written(self, identity: str) -> str:
         """string: number of the latest batch of executions that a process has written, 1 h."""

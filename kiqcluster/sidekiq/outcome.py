@@ -112,9 +112,13 @@ class Requeue(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Interrupted(Outcome):
-    """The job was stopped while it ran: it goes to the front of its queue, with interrupted_count raised."""
+    """The job was stopped while it ran: it goes to the front of its queue, with interrupted_count raised.
+
+    to_back: it gives way, and goes behind the jobs that wait.
+    """
 
     payload: bytes
+    to_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)

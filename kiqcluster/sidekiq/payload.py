@@ -25,13 +25,14 @@ from typing import NewType
 
 from kiqcluster.errors import InvalidArguments, InvalidPush, MalformedPayload, class_name
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.conversions import conversion
+from kiqcluster.sidekiq.conversions import conversion, is_model, type_name
 from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = [
     "CATTR",
     "CORRELATION_ID",
     "DEFERRED_BY_RATE_LIMIT",
+    "DROPPED_BY_CANCEL",
     "ENCRYPT",
     "IDEMPOTENCY_KEY",
     "INVALID_PAYLOAD",
@@ -52,6 +53,7 @@ __all__ = [
     "build",
     "check_arguments",
     "check_queue_name",
+    "check_storable",
     "decode_backtrace",
     "deferral_count",
     "encode_backtrace",
@@ -83,6 +85,7 @@ PROMISED_BY = "kiq_rate"  # key of the names of the rate limits that have promis
 CORRELATION_ID, META = "correlation_id", "meta."  # keys of the context (GitLab's): of a request; before other facts
 SCHEDULED_AT = "scheduled_at"  # key of the due time of a scheduled job, for the log (GitLab's)
 LOCALE, CATTR = "locale", "cattr"  # keys of Sidekiq's middleware for I18n and CurrentAttributes; also cattr_1, …
+DROPPED_BY_CANCEL = "cancelled"  # value of `dropped_by`
 DEFERRED_BY_RATE_LIMIT = "rate_limit"  # value of `deferred_by`
 MALFORMED = "kiq_malformed"  # key of the values that a Ruby page cannot show
 MAX_BACKTRACE_BYTES = 10_000_000  # of an unpacked backtrace: any process may have stored it
@@ -182,9 +185,16 @@ def check_arguments(arguments: object, complain: Callable[[InvalidArguments], No
     if type(arguments) is not list:
         raise InvalidArguments(f"arguments are a list, not {type(arguments).__name__}")
     for index, value in enumerate(arguments):
-        if type(value) is str and value.isascii():
-            continue
-        _check(value, f"args[{index}]", 2, complain)
+        if type(value) is not str or not value.isascii():
+            _check(value, f"args[{index}]", 2, complain)
+
+
+def check_storable(value: object, path: str) -> None:
+    """Check that one value can be stored: it is neither NaN nor infinity, nor nested deeply, nor half a surrogate pair.
+
+    path: what messages call it.  Raises InvalidArguments, which is a TypeError.
+    """
+    _check(value, path, 2, None)
 
 
 def _check(value: object, path: str, depth: int, complain: Callable[[InvalidArguments], None] | None) -> None:
@@ -205,9 +215,11 @@ def _check(value: object, path: str, depth: int, complain: Callable[[InvalidArgu
                 _check(each, f"{path}[{index}]", depth + 1, complain)
         else:
             _check_mapping(value, path, depth, complain)
-    if kind not in (str, float, list, dict) and complain is not None:
-        kind_name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-        complain(InvalidArguments(f"{path} is of type {kind_name}, which is not JSON: {conversion(value)}", path))
+    if kind not in (str, float, list, dict) and (complain is not None or is_model(kind)):
+        error = InvalidArguments(f"{path} is of type {type_name(value)}, which is not JSON: {conversion(value)}", path)
+        if complain is None or is_model(kind):  # a row of a database has no form in JSON at all
+            raise error
+        complain(error)
 
 
 def _check_mapping(

@@ -95,6 +95,13 @@ class Schedule:
             raise UsageError(f"{self.text!r} has no tick within 50 years; {FORM}")
         return tick
 
+    def in_words(self) -> str:
+        """Return the fields as an English sentence, "" where there is none for them."""
+        try:
+            return CronSim(MACROS.get(self.text.lower(), self.text), datetime.fromtimestamp(0, UTC)).explain()
+        except (CronSimError, ValueError, LookupError):
+            return ""
+
     def __str__(self) -> str:
         return self.text if self.tz == "UTC" else f"{self.text} {self.tz}"
 

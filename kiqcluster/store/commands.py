@@ -4,7 +4,7 @@ If an ACL forbids one of them, a script fails in the middle each time, and makes
 start unless it may run all of them, and names those that are forbidden.  The trial changes only a key of its own, which
 is a string and expires: commands for other types fail on it, after Redis has checked the permissions.
 
-docs/running.md shows a user with exactly these rights.
+docs/guides/secure_redis.md shows a user with exactly these rights.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ def check_commands(store: Store, identity: str) -> None:
         words = " ".join(f"+{name.lower()}" for name in sorted(missing))
         raise RedisRefused(
             f"NOPERM the Redis user of this worker may not run {', '.join(sorted(missing))}; jobs would be lost or run "
-            f"twice, so it does not start. Give the user {words} and the key pattern ~* (all rights: docs/running.md)"
+            f"twice, so it does not start. Give the user {words} and the key pattern ~* (all rights: "
+            "docs/guides/secure_redis.md)"
         )
 
 

@@ -14,10 +14,11 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from kiqcluster.errors import RedisRefused
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store.scripts import DUE, SKIP_TICKS, WRITE_CRON, Call, Word, run_script, sliced
 from kiqcluster.store.store import Store
-from kiqcluster.store.wire import Command
+from kiqcluster.store.wire import Command, about_keys
 
 __all__ = [
     "HISTORY_SIZE",
@@ -145,7 +146,11 @@ def read_entries(store: Store, names: Sequence[str] | None = None) -> list[Store
             ("SMISMEMBER", store.keys.cron_disabled, *some),
             *(("LINDEX", store.keys.cron_history(name), 0) for name in some),
         ]
-        values, scores, disabled, *latest = store.pipeline(commands)
+        values, *told = store.ask_each(commands)
+        if isinstance(values, RedisRefused):
+            raise about_keys(values, [store.keys.cron])
+        scores, disabled, *latest = (None if isinstance(reply, RedisRefused) else reply for reply in told)
+        scores, disabled = scores or [None] * len(some), disabled or [0] * len(some)  # of another type: nothing known
         for name, raw, score, is_disabled, last in zip(some, values, scores, disabled, latest, strict=True):
             if raw is not None:
                 found.append(StoredEntry(name, raw, None if score is None else float(score), bool(is_disabled), last))

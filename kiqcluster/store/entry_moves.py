@@ -2,21 +2,23 @@
 
 read_due       reads due entries of a sorted set, bounded in number and bytes
 move_entries   moves entries of a sorted set to queues, the dead set, another score or name, or deletes them
+move_bulk      the same for a slice of a bulk action, with its counts in the same step
 trim_dead      drops entries of the dead set that are too old or too many, a slice at a time
+move_bulk_jobs  the same for jobs of a queue
 move_jobs      moves jobs of a queue to another queue, or deletes them
 read_queue     reads a part of a queue, whose tail is its wake list
 drop_entries   deletes entries of several sorted sets
 record_queued  moves a job of a queue to the dropped jobs
 
 What never runs again, for it is deleted or buried, releases the lock that it may hold (deduplication) in the same step,
-and ends in its task as `error`.
+and ends in its task as `error`.  Who waits for it is told if the caller says what.
 Nothing here retries: after a lost reply, the caller has to look which entries were moved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kiqcluster.errors import MalformedPayload, RedisRefused
@@ -24,6 +26,8 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import IDEMPOTENCY_KEY, Payload, lock_of, read
 from kiqcluster.sidekiq.task_keys import TASK_ID, task_of
 from kiqcluster.store.scripts import (
+    BULK_ENTRIES,
+    BULK_JOBS,
     DUE,
     MOVE_ENTRIES,
     MOVE_JOBS,
@@ -41,13 +45,18 @@ __all__ = [
     "MAX_DROPPED",
     "RECORD",
     "STAGE",
+    "BulkMoved",
+    "BulkPart",
     "DeadSetLimits",
     "Dropped",
     "Due",
     "Move",
     "Moved",
     "Part",
+    "Told",
     "drop_entries",
+    "move_bulk",
+    "move_bulk_jobs",
     "move_entries",
     "move_jobs",
     "read_due",
@@ -56,6 +65,8 @@ __all__ = [
     "trim_dead",
 ]
 
+SHIFTED = 2  # a reply of bulk_jobs
+MOVE_ARGUMENTS = 5  # of move_entries.lua before its rows
 MAX_DROPPED = 1_000  # entries that one script drops from the dead set (dead_set.lua)
 RECORD = "record"  # to the dropped jobs, with other bytes; all of a call, whose limits are theirs
 FINAL_VERBS = ("drop", "bury", RECORD)
@@ -70,12 +81,20 @@ class DeadSetLimits:
     timeout: float
 
 
+class Told(NamedTuple):
+    """What those who wait for a job are told (results.lua).  seconds: for which it is kept."""
+
+    jid: str
+    seconds: int
+    value: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """An entry and what to do with it.
 
     verb: push, bury, drop, defer or rename (move_entries.lua), STAGE, or RECORD.  unmarks: jid of a job that is to run
-    although it had been cancelled, "" for none.
+    although it had been cancelled, "" for none.  told: with a verb that ends the job.
     """
 
     old: bytes
@@ -83,6 +102,7 @@ class Move:
     queue: str = ""
     new: bytes = b""
     unmarks: str = ""
+    told: Sequence[Told] = ()
 
 
 class Dropped(NamedTuple):
@@ -107,6 +127,34 @@ class Moved(NamedTuple):
     indexes: list[int]
     refusals: list[str]
     dropped: Dropped
+
+
+@dataclass(frozen=True, slots=True)
+class BulkPart:
+    """How far a bulk action is after a slice (bulk_entries.lua).
+
+    key: of its state.  runner, lease: who works on it, and for how many seconds nobody else does.  state: in which it
+    has to be.  final: its state then, "" for the same.  last: score and payload of the last entry that was looked at,
+    both empty for none; of a queue its anchors and nothing.  looked, found: entries of this slice, and those of them
+    that are meant.  reasons: why some of these stay → how many.
+    """
+
+    key: str
+    runner: str
+    lease: float
+    state: str
+    final: str = ""
+    last: tuple[bytes, bytes] = (b"", b"")
+    looked: int = 0
+    found: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+
+
+class BulkMoved(NamedTuple):
+    """indexes: of the moved entries.  dropped: entries that the dead set dropped because of them."""
+
+    indexes: list[int]
+    dropped: int
 
 
 class Due(NamedTuple):
@@ -180,6 +228,19 @@ def drop_entries(store: Store, entries: Sequence[tuple[str, bytes]]) -> int:
     return sum(len(moved) for moved, *_ in replies)
 
 
+def move_bulk(
+    store: Store, source: str, moves: Sequence[Move], now: float, limits: DeadSetLimits, part: BulkPart
+) -> BulkMoved | None:
+    """Move entries, and write in the same step how far their bulk action is; None if it is not the caller's any more.
+
+    One round trip.  Raises StoreError.
+    """
+    call, indexes = _move_call(store, source, moves, now, limits, beside=[part.key])
+    head, rows = call.arguments[:MOVE_ARGUMENTS], call.arguments[MOVE_ARGUMENTS:]
+    is_ours, *result = run_script(store, Call(BULK_ENTRIES, call.keys, [*head, *_about(part), *rows]))
+    return BulkMoved([indexes[row - 1] for row in result[0]], result[1]) if is_ours else None
+
+
 def _move_call(
     store: Store,
     source: str,
@@ -188,9 +249,10 @@ def _move_call(
     limits: DeadSetLimits,
     highest: float | None = None,
     refused_until: float | None = None,
+    beside: Sequence[str] = (),
 ) -> tuple[Call, list[int]]:
-    """Return the call that moves entries, and for each row of it the index of its move."""
-    keys = [source, store.keys.queues]
+    """Return the call that moves entries, and for each row of it the index of its move.  beside: more keys."""
+    keys = [source, store.keys.queues, *beside]
     place_by_key: dict[str, int] = {}
     arguments: list[Word] = [
         repr(now),
@@ -221,13 +283,14 @@ def _move_call(
 
 
 def _ends_of(store: Store, move: Move) -> list[tuple[str, str, str, bytes]]:
-    """Return the rows about a job that a move ends: its lock is released, its event is an error."""
+    """Return the rows about a job that a move ends: its lock is released, its event an error, who waits is told."""
     claim, task = _claim_of(store, move.old), _task_of(store, move.old)
     rows = [] if claim is None else [("clear", *claim, b"")]
     if task is not None:
         words = {"bury": "moved to the dead set by hand", RECORD: "cancelled"}
         said = words.get(move.verb, "deleted by hand, or stopped by middleware")
         rows.append(("event", *task, ruby_json.encode(said)))
+    rows += [("tell", store.keys.result(each.jid), f"{each.seconds}", each.value) for each in move.told]
     return rows
 
 
@@ -278,34 +341,80 @@ def move_jobs(
     is the job that is fetched next.  mark: bytes that are no job's payload.
     One round trip.  Raises StoreError.
     """
+    keys, rows = _rows_of_jobs(store, queue, to, jobs, to_keys=to_keys)
+    return [index - 1 for index in run_script(store, Call(MOVE_JOBS, keys, [to, mark, *between, *rows]))]
+
+
+def move_bulk_jobs(
+    store: Store,
+    queue: str,
+    to: str,
+    jobs: Sequence[tuple[bytes, bytes]],
+    places: Sequence[int],
+    reach: int,
+    mark: bytes,
+    part: BulkPart,
+) -> BulkMoved | None:
+    """Move jobs as `move_jobs`, and write in the same step how far their bulk action is; None as `move_bulk`.
+
+    places: at which the jobs were read.  reach: how many places nearer to its turn one search looks.
+    One round trip, one more per `reach` places that others have fetched meanwhile.  Raises StoreError.
+    """
+    keys, rows = _rows_of_jobs(store, queue, to, jobs, beside=[part.key])
+    expected = "".join(f"{place}," for place in places)
+    farthest, nearest, shift = max(places, default=0), min(places, default=0), 0
+    while True:
+        between = [farthest - shift + reach, max(0, nearest - shift - reach)] if places else [-1, 0]
+        reply = run_script(store, Call(BULK_JOBS, keys, [to, mark, *between, expected, *_about(part), *rows]))
+        if reply[0] != SHIFTED:
+            return BulkMoved([index - 1 for index in reply[1]], 0) if reply[0] else None
+        shift = reply[1] if reply[1] > shift else shift + reach
+
+
+def _rows_of_jobs(
+    store: Store,
+    queue: str,
+    to: str,
+    jobs: Sequence[tuple[bytes, bytes]],
+    to_keys: tuple[str, str] | None = None,
+    beside: Sequence[str] = (),
+) -> tuple[list[str], list[Word]]:
+    """Return keys and rows of the scripts that take jobs out of a queue."""
     names, target = to_keys or (store.keys.queues, store.keys.queue(to))
-    keys = [store.keys.queue(queue), store.keys.wake(queue), names]
-    arguments: list[Word] = [to, mark, *between]
+    keys = [store.keys.queue(queue), store.keys.wake(queue), names, *beside]
     if to:
-        keys.append(target)
-        arguments += [word for pair in jobs for word in pair]
-    else:
-        for old, _ in jobs:
-            words = []
-            for found in (claim := _claim_of(store, old), task := _task_of(store, old)):
-                keys += [] if found is None else [found[0]]
-                words.append("0" if found is None else str(len(keys)))
-            jid = (claim or task or ("", ""))[1]
-            arguments += [old, " ".join((*words, jid)) if jid else ""]
-    return [index - 1 for index in run_script(store, Call(MOVE_JOBS, keys, arguments))]
+        return [*keys, target], [word for pair in jobs for word in pair]
+    rows: list[Word] = []
+    for old, _ in jobs:
+        words = []
+        for found in (claim := _claim_of(store, old), task := _task_of(store, old)):
+            keys += [] if found is None else [found[0]]
+            words.append("0" if found is None else str(len(keys)))
+        jid = (claim or task or ("", ""))[1]
+        rows += [old, " ".join((*words, jid)) if jid else ""]
+    return keys, rows
 
 
-def record_queued(store: Store, queue: str, job: bytes, entry: bytes, now: float, limits: DeadSetLimits) -> bool:
+def _about(part: BulkPart) -> list[Word]:
+    """Return the words of a script that say how far a bulk action is."""
+    about: list[Word] = [part.runner, round(part.lease * 1_000), part.state, part.final, *part.last]
+    about += [part.looked, part.found, len(part.reasons), *(word for pair in part.reasons.items() for word in pair)]
+    return about
+
+
+def record_queued(
+    store: Store, queue: str, job: bytes, entry: bytes, now: float, limits: DeadSetLimits, told: Sequence[Told] = ()
+) -> bool:
     """Move a job of a queue to the dropped jobs, as of now; return False where it was not there any more.
 
-    job: its bytes.  entry: its bytes there.  limits: of the dropped jobs.
+    job: its bytes.  entry: its bytes there.  limits: of the dropped jobs.  told: to those who wait for it.
     One round trip; Redis walks through the queue.  Raises StoreError.
     """
     keys = [store.keys.queue(queue), store.keys.wake(queue), store.keys.dropped]
     arguments: list[Word] = [job, entry, repr(now), limits.timeout, limits.largest]
-    for verb, key, jid, messages in _ends_of(store, Move(job, RECORD)):
+    for verb, key, name, said in _ends_of(store, Move(job, RECORD, told=told)):
         keys.append(key)
-        arguments += [verb, jid, messages]
+        arguments += [verb, name, said]
     return bool(run_script(store, Call(RECORD_JOB, keys, arguments)))
 
 

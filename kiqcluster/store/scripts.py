@@ -24,6 +24,9 @@ from kiqcluster.store.wire import about_keys, is_outage
 __all__ = [
     "BEAT",
     "BEGIN",
+    "BULK_ENTRIES",
+    "BULK_JOBS",
+    "CHANGE_BULK",
     "COPIED_TASK",
     "DUE",
     "FIND_ENTRIES",
@@ -36,6 +39,7 @@ __all__ = [
     "MOVE_ENTRIES",
     "MOVE_JOBS",
     "ONCE",
+    "PROGRESS",
     "PUBLISH",
     "PUSH",
     "PUSH_TASK",
@@ -51,6 +55,9 @@ __all__ = [
     "RESERVE",
     "RESYNC",
     "RETURN_WAKE_LISTS",
+    "SAVE_ITERATION",
+    "SCAN_ENTRIES",
+    "SCAN_JOBS",
     "SEND",
     "SEND_PARKED",
     "SETTLE",
@@ -122,12 +129,17 @@ RECOVER = load("recover")
 BEAT = load("beat")
 LOCK = load("lock")
 MOVE_ENTRIES = load("move_entries")
+BULK_ENTRIES = load("bulk_entries")
+BULK_JOBS = load("bulk_jobs")
+CHANGE_BULK = load("change_bulk")
 MOVE_JOBS = load("move_jobs")
 READ_QUEUE = load("read_queue")
 RECORD_JOB = load("record_job")
 RECEIVE_JOBS = load("receive_jobs")
 FIND_ENTRIES = load("find_entries")
 FIND_JOBS = load("find_jobs")
+SCAN_ENTRIES = load("scan_entries")
+SCAN_JOBS = load("scan_jobs")
 FIND_HELD = load("find_held")
 MARK_CANCELLED = load("mark_cancelled")
 DUE = load("due")
@@ -138,6 +150,7 @@ PUSH = load("push")
 RATE = load("rate")
 TAKE_PLACE = load("take_place")
 LEAVE_PLACE = load("leave_place")
+SAVE_ITERATION = load("save_iteration")
 READ_RATE = load("read_rate")
 SEND = load("send")
 SEND_PARKED = load("send_parked")
@@ -146,6 +159,7 @@ SKIP_TICKS = load("skip_ticks")
 COPIED_TASK = load("copied_task")
 PUSH_TASK = load("push_task")
 READ_TASK = load("read_task")
+PROGRESS = load("progress")
 WRITE_TASK = load("write_task")
 
 

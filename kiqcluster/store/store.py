@@ -109,6 +109,17 @@ class Store:
                 raise about_keys(reply, commands[at][1:2])
         return replies
 
+    def ask_each(self, commands: Sequence[Command]) -> list[Reply]:
+        """Run commands in one round trip, not in a transaction; return all replies, a refusal for each key of
+        another type: one broken key hides no other.  Raises StoreError for what else is refused.
+        """
+        with self.borrowed() as connection:
+            replies = connection.exchange(commands)
+        for at, reply in enumerate(replies):
+            if isinstance(reply, RedisRefused) and reply.code != "WRONGTYPE":
+                raise about_keys(reply, commands[at][1:2])
+        return replies
+
     def transaction(self, commands: Sequence[Command]) -> list[Reply]:
         """Run commands in MULTI/EXEC and return their replies.  One round trip.
 

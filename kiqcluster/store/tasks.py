@@ -3,7 +3,8 @@
 create_task   a task without jobs
 push_jobs     jobs are pushed, and counted in their task, in one step
 close_task, cancel_task, mark_events   what is done to a task from outside of its jobs
-read_task     counts and latest failures of a task
+read_task     counts and latest failures of a task; read_tasks: the counts of several
+read_parts    callbacks, child tasks, and a page of the failures of a task
 read_events, list_tasks     all jobs of a task; which tasks there are
 read_changes, forget_changes   what has changed since it was copied to a database
 """
@@ -39,25 +40,33 @@ __all__ = [
     "Changes",
     "StoredEvent",
     "TaskJob",
+    "TaskParts",
     "cancel_task",
     "close_task",
     "create_task",
     "forget_changes",
     "list_tasks",
+    "lose_children",
     "mark_events",
     "push_jobs",
     "read_changed_tasks",
     "read_changes",
+    "read_children",
     "read_events",
+    "read_parts",
     "read_task",
+    "read_tasks",
 ]
 
 STATUSES = ("enqueue", "working", "finish", "failed", "error")
 ENDED_STATUSES = ("finish", "failed", "error")
 MAX_LISTED_TASKS = 10_000
 MAX_JOBS, MAX_BYTES = 1_000, 10_000_000  # of one script, which stops Redis for as long
-MAX_MARKED = 500
+MAX_MARKED = 500  # jobs, or child tasks, that one script names
 PAGE_SIZE = 1_000  # fields of a task that one round trip reads
+MAX_TASKS = 500  # that one round trip reads
+EVENT_FIELDS = (b":", b"p", b"m")  # before the jid: status, arguments and messages of a job
+CALLBACKS = ("on_complete", "on_success", "on_death")
 
 
 class TaskJob(NamedTuple):
@@ -122,16 +131,31 @@ def close_task(store: Store, identifier: str) -> None:
     _check(identifier, _write(store, identifier, ["close"]))
 
 
-def cancel_task(store: Store, identifier: str, reason: str) -> list[str] | None:
-    """Cancel a task; return the ids of its child tasks, 1 000 at most; None if it is complete.
+def cancel_task(store: Store, identifier: str, reason: str) -> bool:
+    """Cancel a task; return False if it is complete.
 
     One round trip; may be sent again.  Raises TaskEnded for an unknown task; StoreError.
     """
     reply = _write(store, identifier, ["cancel", reason])
     if reply[0] == b"COMPLETE":
-        return None
+        return False
     _check(identifier, reply)
-    return [child.decode() for child in reply[1:]]
+    return True
+
+
+def lose_children(store: Store, identifier: str, children: Sequence[str]) -> None:
+    """Have a task wait no longer for those of these child tasks that do not exist any more.
+
+    One round trip for 500; may be sent again.  Raises TaskEnded for an unknown task; StoreError.
+    """
+    for some in sliced(children, MAX_MARKED):
+        _check(identifier, _write(store, identifier, ["lose", *some]))
+
+
+def read_children(store: Store, identifier: str) -> Iterator[str]:
+    """Yield the ids of the child tasks of a task.  One round trip for 1 000."""
+    for page in scan(store, "SSCAN", store.keys.task_children(identifier), "COUNT", PAGE_SIZE):
+        yield from (child.decode(errors="replace") for child in page)
 
 
 def mark_events(store: Store, identifier: str, jids: Sequence[str], status: str, messages: str) -> None:
@@ -146,7 +170,72 @@ def read_task(
     """Return the fields of a task that it has, {} if it is unknown, and its latest failures.  One round trip."""
     keys = [store.keys.task(identifier), store.keys.task_ended(identifier)]
     values, *failures = run_script(store, Call(READ_TASK, keys, [most, *fields]))
-    return _texts(fields, values), [_event(*row) for row in failures]
+    return _texts(fields, values) if values else {}, [_event(*row) for row in failures]
+
+
+def read_tasks(store: Store, identifiers: Sequence[str], fields: Sequence[str]) -> list[dict[str, str]]:
+    """Return the fields of each task, {} for an unknown one.  One round trip for 500."""
+    found = []
+    for some in sliced(identifiers, MAX_TASKS):
+        calls = [Call(READ_TASK, [store.keys.task(each), store.keys.task_ended(each)], [0, *fields]) for each in some]
+        with store.borrowed() as connection:
+            replies = run_scripts(connection, calls)
+        for call, reply in zip(calls, replies, strict=True):
+            if isinstance(reply, RedisRefused) and reply.code != "WRONGTYPE":
+                raise about_keys(reply, call.keys)
+            if isinstance(reply, RedisRefused):  # one broken task hides no other
+                found.append({"created_at": "0", "problem": str(about_keys(reply, call.keys[:1]))})
+            else:
+                found.append(_texts(fields, reply[0]) if reply[0] else {})
+    return found
+
+
+class TaskParts(NamedTuple):
+    """callbacks: event → "<queue> NUL <payload>".  children: ids, in no order.  failed: number of all failures."""
+
+    callbacks: dict[str, bytes]
+    children: list[str]
+    child_count: int
+    failed: int
+    failures: list[StoredEvent]
+
+
+def read_parts(store: Store, identifier: str, start: int, count: int, most_children: int) -> TaskParts:
+    """Return what belongs to a task besides its counts, with so many failures, the youngest first.
+
+    Two round trips.  What somebody else has written there is left out.  Raises StoreError.
+    """
+    task, ended, children = (
+        store.keys.task(identifier),
+        store.keys.task_ended(identifier),
+        store.keys.task_children(identifier),
+    )
+    with store.borrowed() as connection:
+        prepared, scanned, child_count, failed, jids = connection.exchange(
+            [
+                ("HMGET", task, *CALLBACKS),
+                ("SSCAN", children, 0, "COUNT", most_children),
+                ("SCARD", children),
+                ("ZCARD", ended),
+                ("ZREVRANGE", ended, start, start + count - 1),
+            ]
+        )
+        events = []
+        if isinstance(jids, list) and jids:
+            (found,) = connection.exchange(
+                [("HMGET", task, *(prefix + jid for jid in jids for prefix in EVENT_FIELDS))]
+            )
+            if isinstance(found, list):
+                events = [_event(jid, *found[3 * at : 3 * at + 3]) for at, jid in enumerate(jids)]
+    pairs = zip(CALLBACKS, prepared, strict=True) if isinstance(prepared, list) else ()
+    names = scanned[1] if isinstance(scanned, list) else []
+    return TaskParts(
+        {name: value for name, value in pairs if value is not None},
+        [each.decode(errors="replace") for each in names[:most_children]],
+        child_count if isinstance(child_count, int) else 0,
+        failed if isinstance(failed, int) else 0,
+        events,
+    )
 
 
 def read_events(store: Store, identifier: str, status: str | None = None) -> Iterator[StoredEvent]:
@@ -159,8 +248,8 @@ def read_events(store: Store, identifier: str, status: str | None = None) -> Ite
         values = store.call("HMGET", store.keys.task(identifier), *fields) if fields else []
         for at, jid in enumerate(jids):
             found, arguments, messages = values[3 * at : 3 * at + 3]
-            if found is not None and status in (None, found.decode()):
-                yield StoredEvent(jid, found.decode(), arguments, messages)
+            if found is not None and status in (None, found.decode(errors="replace")):
+                yield StoredEvent(jid, found.decode(errors="replace"), arguments, messages)
 
 
 class Changes(NamedTuple):
@@ -183,12 +272,14 @@ def read_changed_tasks(store: Store, start: int, count: int) -> list[tuple[str, 
 
 def read_changes(store: Store, identifier: str, fields: Sequence[str], count: int) -> Changes:
     """Return some of the jobs that have changed, with their task.  Two round trips.  Raises StoreError."""
-    jids = [jid.decode() for jid in store.call("SRANDMEMBER", store.keys.task_changed(identifier), count)]
+    jids = [
+        jid.decode(errors="replace") for jid in store.call("SRANDMEMBER", store.keys.task_changed(identifier), count)
+    ]
     names = [*fields, *(name for jid in jids for name in (f":{jid}", f"p{jid}", f"m{jid}"))]
     time, values = store.transaction([("TIME",), ("HMGET", store.keys.task(identifier), *names)])
     thirds = (values[len(fields) + at :: 3] for at in range(3))  # statuses, arguments, messages
     events = [
-        StoredEvent(jid, status.decode(), arguments, messages)
+        StoredEvent(jid, status.decode(errors="replace"), arguments, messages)
         for jid, status, arguments, messages in zip(jids, *thirds, strict=True)
         if status is not None
     ]
@@ -216,13 +307,14 @@ def list_tasks(store: Store, start: int, count: int) -> list[str]:
 def _jids(store: Store, identifier: str, status: str | None) -> Iterator[list[str]]:
     for flat in scan(store, "HSCAN", store.keys.task(identifier), "MATCH", ":*", "COUNT", PAGE_SIZE):
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        yield [field[1:].decode() for field, value in pairs if status is None or value.decode() == status]
+        wanted = None if status is None else status.encode()
+        yield [field[1:].decode(errors="replace") for field, value in pairs if wanted is None or value == wanted]
 
 
 def _ended_jids(store: Store, identifier: str) -> Iterator[list[str]]:
     start = 0
     while jids := store.call("ZRANGE", store.keys.task_ended(identifier), start, start + PAGE_SIZE - 1):
-        yield [jid.decode() for jid in jids]
+        yield [jid.decode(errors="replace") for jid in jids]
         start += PAGE_SIZE
 
 
@@ -277,4 +369,4 @@ def _check(identifier: str, reply: Sequence[bytes]) -> None:
 
 
 def _event(jid: bytes, status: bytes | None, arguments: bytes | None, messages: bytes | None) -> StoredEvent:
-    return StoredEvent(jid.decode(errors="replace"), (status or b"").decode(), arguments, messages)
+    return StoredEvent(jid.decode(errors="replace"), (status or b"").decode(errors="replace"), arguments, messages)

@@ -57,7 +57,7 @@ CLUSTER_CODES = frozenset({"MOVED", "ASK", "CROSSSLOT"})  # of a node of a Redis
 NO_CLUSTER = (
     "this is a node of a Redis Cluster, whose keys are spread over several nodes: write its address as "
     "redis+cluster://HOST:PORT,HOST:PORT, so that all keys of a shard are on one node. Or use one primary, with "
-    "replicas and Sentinel where it must not fail; docs/running.md says how"
+    "replicas and Sentinel where it must not fail; docs/guides/redis.md says how"
 )
 # MISCONF: the server cannot write its snapshot, and refuses writes until it can.  OOM is not here: scripts that drain
 # queues run then.

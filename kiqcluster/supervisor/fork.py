@@ -7,7 +7,6 @@ platform supports that, and never returns: it ends by exits.exit_process.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import signal
@@ -20,13 +19,11 @@ from typing import NamedTuple
 
 from kiqcluster.errors import ExitCode
 from kiqcluster.ipc.exits import exit_process
+from kiqcluster.ipc.operating_system import die_with_parent, name_process
 from kiqcluster.ipc.stdio import flush_output
 from kiqcluster.supervisor.signals import blocked, reset_in_child
 
-__all__ = ["Reaped", "die_with_parent", "fork", "fork_with_socket", "name_process", "reap", "reap_adopted"]
-
-PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
-LIBC = ctypes.CDLL(None)  # loaded before any fork, so that children share it
+__all__ = ["Reaped", "fork", "fork_with_socket", "reap", "reap_adopted"]
 
 
 def fork(run: Callable[[], int], close_inherited: Callable[[], None], name: str) -> int:
@@ -92,21 +89,6 @@ def _become_child(run: Callable[[], int], close_inherited: Callable[[], None], p
         sys.stderr.write(f"{name} (pid {os.getpid()}):\n{traceback.format_exc()}")
     finally:  # also when these words cannot be written
         exit_process(code)
-
-
-def die_with_parent(number: int) -> None:
-    """Ask the kernel for a signal when the parent dies.  Linux only; elsewhere EOF on the socketpair has to do."""
-    if sys.platform == "linux":
-        LIBC.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
-
-
-def name_process(name: str) -> None:
-    """Have `ps -o comm`, top and the kernel's own messages tell this process from the others.  Linux only.
-
-    The name has 15 bytes.  The command line stays that of the supervisor.
-    """
-    if sys.platform == "linux":
-        LIBC.prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
 class Reaped(NamedTuple):

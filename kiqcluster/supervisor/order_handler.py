@@ -77,7 +77,7 @@ class OrderHandler(ProcessObserver):
     def execute(self, message: Mapping[str, object]) -> str | None:
         """Perform an order; return why that is not possible, None if it is accepted.
 
-        See docs/operate.md for the words.
+        See docs/reference/control_messages.md for the words.
         """
         try:
             order = parse_order(message)

@@ -64,7 +64,7 @@ class ProcessManager:
         self._clock = clock
         self._rng = rng
         self._spawn_error = ""  # the latest time
-        self._liveness = Liveness(events, clock)
+        self._liveness = Liveness(events, clock, self._publish_stacks)
 
     def children(self) -> Iterator[tuple[Slot, Child]]:
         """Yield every process with its slot."""
@@ -90,6 +90,13 @@ class ProcessManager:
             if child.responses.is_unresponsive or not child.is_ready:
                 self._liveness.request_stacks(child)
         return None if meant or not pid else f"has no worker process {pid}"
+
+    def _publish_stacks(self, slot: Slot, child: Child, stacks: str) -> None:
+        """Have another child publish the stacks of one that does not respond, in the Redis of its shard."""
+        kin = [each for other, each in self.children() if other.shard == slot.shard and each.is_able]
+        able = next((each for each in kin if not each.responses.is_unresponsive), None)
+        if able is not None and child.identities:
+            able.channel.send("stacks", identity=child.identities[-1], stacks=stacks)
 
     def broadcast(self, kind: str, **fields: object) -> None:
         """Send a frame to every process."""

@@ -58,7 +58,7 @@ class Publisher:
             self._processes.broadcast("cluster", state=self.document())
 
     def document(self) -> dict[str, object]:
-        """Return the document.  children: a row for each process, and each slot without one; see docs/metrics.md."""
+        """Return the document (docs/reference/status.md).  children: a row for each process, and each empty slot."""
         now = self._clock.monotonic()
         rows = [_row(slot, child, now) for slot, child in self._rows_with_children()]
         return {**self._cluster_fields(now), "children": rows, "at": self._clock.now()}

@@ -6,11 +6,11 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kiqcluster.process.signal_pipe import COMMON_ACTIONS, Actions, SignalPipe, catch
+from kiqcluster.ipc.signal_pipe import COMMON_ACTIONS, Actions, SignalPipe, catch
 
 __all__ = ["SIGNAL_ACTIONS", "SignalInbox", "blocked", "reset_in_child"]
 
-# What the supervisor does; docs/running.md explains.
+# What the supervisor does; docs/reference/signals.md explains.
 SIGNAL_ACTIONS: Actions = {
     **COMMON_ACTIONS,
     signal.SIGHUP: "reload",

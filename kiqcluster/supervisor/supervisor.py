@@ -25,6 +25,7 @@ from random import Random
 
 from kiqcluster.application import loading
 from kiqcluster.errors import ApplicationError, ExitCode, KiqError
+from kiqcluster.ipc.operating_system import name_process
 from kiqcluster.process.clock import RunningClock, SystemClock
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
@@ -36,7 +37,7 @@ from kiqcluster.supervisor.cluster.process_observer import ProcessObserver
 from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.configuration import ClusterConfiguration, ReadConfig
-from kiqcluster.supervisor.fork import name_process, reap_adopted
+from kiqcluster.supervisor.fork import reap_adopted
 from kiqcluster.supervisor.helpers.helper_processes import HelperProcesses
 from kiqcluster.supervisor.http.endpoints import Endpoints
 from kiqcluster.supervisor.metrics.page import ClusterMetrics

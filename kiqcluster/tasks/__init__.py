@@ -6,7 +6,7 @@ task = Task.create("import", HandleRow, rows, on_complete=Report)      one job f
 task.status()                                                          counts, percent, failures with their messages
 
 Read in this order:
-records     the values: TaskStatus, TaskEvent
+records     the values: TaskStatus, TaskEvent, TaskParts
 callbacks   jobs that a task pushes when it is complete, has succeeded, or has its first error
 task        Task: create, add, status, events, cancel, mark
 history     tasks in a database (extra `sql`); imported by itself: kiqcluster.tasks.history
@@ -17,8 +17,17 @@ which end of a run means which status).
 """
 
 from kiqcluster.errors import NormalFailure, TaskEnded
-from kiqcluster.tasks.records import TaskEvent, TaskStatus
+from kiqcluster.tasks.records import TaskEvent, TaskParts, TaskStatus
 from kiqcluster.tasks.status_app import status_app
 from kiqcluster.tasks.task import Task, current_task
 
-__all__ = ["NormalFailure", "Task", "TaskEnded", "TaskEvent", "TaskStatus", "current_task", "status_app"]
+__all__ = [
+    "NormalFailure",
+    "Task",
+    "TaskEnded",
+    "TaskEvent",
+    "TaskParts",
+    "TaskStatus",
+    "current_task",
+    "status_app",
+]

@@ -4,14 +4,15 @@ on_complete   all jobs and child tasks have ended, however they did
 on_success    all jobs have finished, and all child tasks have succeeded; also later, after retries by hand
 on_death      the first job has ended as `error`, unless the task was cancelled
 
-A callback is a job that is called with the id of the task.  It is prepared when the task is created, so that the script
-needs to know nothing but its queue and its bytes.
+A callback is a job, or the first job of a chain, that is called with the id of the task.  It is prepared when the task
+is created, so that the script needs to know nothing but its queue and its bytes.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from kiqcluster.client.chains import Chain
 from kiqcluster.client.client import Client
 from kiqcluster.client.items import read_item
 from kiqcluster.errors import UsageError
@@ -33,13 +34,16 @@ def prepared_callbacks(setup: Setup, store: Store, task: str, callbacks: dict[st
 
 
 def _prepared(setup: Setup, store: Store, task: str, event: str, job: Any) -> bytes:
-    definition = getattr(job, "definition", None)
+    first = job.first if isinstance(job, Chain) else job
+    definition = getattr(first, "definition", None)
     if definition is None:
         raise UsageError(
             f"{event}={job!r} is not a job: pass a job class or a job function that takes the id of a task"
         )
-    name, _, options = read_item(setup, {"class": job})
-    options = {**options, **getattr(job, "options", {})}  # of `Report.set(queue=…)`
+    name, _, options = read_item(setup, {"class": first})
+    options = {**options, **getattr(first, "options", {})}  # of `Report.set(queue=…)`
+    if isinstance(job, Chain):
+        options |= job.prepared(store).keys
     ready = Client(store, setup).prepare(name, options, definition.positional((task,), {}), None, None, definition)
     if ready is None:
         raise UsageError(f"{event}: client middleware stopped {name}, so the task could not push it")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store.tasks import StoredEvent
 
-__all__ = ["STATUS_FIELDS", "TaskEvent", "TaskStatus", "read_event", "read_status"]
+__all__ = ["STATUS_FIELDS", "TaskEvent", "TaskParts", "TaskStatus", "read_event", "read_status"]
 
 COUNTS = ("total", "enqueue", "working", "finish", "failed", "error", "cancelled", "expected", "open")
 TIMES = ("created_at", "completed_at", "succeeded_at", "cancelled_at")
@@ -19,6 +20,8 @@ DOCUMENTED = (
     *("id", "name", "worker", "parent", "state", "percent", "total", "enqueue", "working", "finish", "failed", "error"),
     *("cancelled", "expected", "open_children", "is_complete", "is_open", "reason", "problem", *TIMES),
 )
+UNPRINTABLE = "[cannot be printed]"
+MAX_DIGITS = 9  # of a count: a database takes no more
 STATUS_FIELDS = (*COUNTS, *TIMES, *TEXTS, "is_open")
 
 
@@ -105,7 +108,22 @@ class TaskStatus:
         return {**document, "failures": [each.as_json() for each in self.failures]}
 
 
-def read_status(identifier: str, fields: Mapping[str, str], failures: tuple[TaskEvent, ...]) -> TaskStatus:
+@dataclass(frozen=True, slots=True)
+class TaskParts:
+    """What belongs to a task besides its status.
+
+    callbacks: event → queue and payload.  children: child tasks, `child_count` in all.  failures: a page of those jobs
+    that are `failed` or `error`, `failed` in all.
+    """
+
+    callbacks: Mapping[str, tuple[str, bytes]]
+    children: list[TaskStatus]
+    child_count: int
+    failed: int
+    failures: list[TaskEvent]
+
+
+def read_status(identifier: str, fields: Mapping[str, str], failures: tuple[TaskEvent, ...] = ()) -> TaskStatus:
     """Return the status of a task of these fields (STATUS_FIELDS); what somebody else has written counts as 0."""
     counts = {name: _count(fields.get(name)) for name in COUNTS}
     times = {name: _time(fields.get(name)) for name in TIMES}
@@ -127,7 +145,15 @@ def read_event(stored: StoredEvent) -> TaskEvent:
     """Return a job of a task; what is not JSON is left out."""
     messages = _decoded(b"[%b]" % (stored.messages or b""))
     texts = messages if isinstance(messages, list) else []
-    return TaskEvent(stored.jid, stored.status, _decoded(stored.arguments), tuple(map(str, texts)))
+    return TaskEvent(stored.jid, stored.status, _decoded(stored.arguments), tuple(map(_message, texts)))
+
+
+def _message(value: JSON) -> str:
+    """Return a message as text; of an integer of thousands of digits, that."""
+    try:
+        return str(value)
+    except ValueError:
+        return UNPRINTABLE
 
 
 def _decoded(raw: bytes | None) -> JSON:
@@ -138,11 +164,12 @@ def _decoded(raw: bytes | None) -> JSON:
 
 
 def _count(text: str | None) -> int:
-    return int(text) if text is not None and text.isdecimal() else 0
+    return int(text) if text is not None and text.isdecimal() and len(text) <= MAX_DIGITS else 0
 
 
 def _time(text: str | None) -> float | None:
     try:
-        return None if text is None else float(text)
+        found = None if text is None else float(text)
     except ValueError:
         return None
+    return found if found is None or isfinite(found) else None

@@ -13,14 +13,18 @@ All jobs of a task, and its callbacks, are in one Redis: that of its first job c
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from kiqcluster.client.client import Client
+from kiqcluster.application.argument_types import TypedDefinition
+from kiqcluster.client.client import Client, all_positions
 from kiqcluster.client.items import read_item
+from kiqcluster.control.cancellation import tell_processes
 from kiqcluster.errors import TaskEnded, UsageError
-from kiqcluster.process.runtime import current_job, current_setup
+from kiqcluster.process.job_context import current_job
+from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import ENCRYPT, Jid, new_jid
 from kiqcluster.sidekiq.ruby_json import JSON
@@ -30,12 +34,14 @@ from kiqcluster.store import tasks as stored
 from kiqcluster.store.scripts import Word
 from kiqcluster.store.tasks import TaskJob
 from kiqcluster.tasks.callbacks import prepared_callbacks
-from kiqcluster.tasks.records import STATUS_FIELDS, TaskEvent, TaskStatus, read_event, read_status
+from kiqcluster.tasks.records import STATUS_FIELDS, TaskEvent, TaskParts, TaskStatus, read_event, read_status
 
 __all__ = ["Task", "current_task"]
 
 TTL_SECONDS = 30 * 86_400  # of a task after its latest change
 KEPT_SECONDS = 7 * 86_400  # of a complete one
+MAX_TTL_SECONDS = 3_650 * 86_400
+MAX_TEXT_CHARACTERS = 1_000  # of a name or a reason
 MAX_PARAMS_BYTES = 1_000  # of the arguments of a job that are kept in its event
 MAX_FAILURES = 100  # that a status has
 
@@ -89,7 +95,7 @@ class Task:
             name, label, len(rows), kept_callbacks, parent, {"ttl": ttl, "kept": kept, "history": int(history)}
         )
         stored.push_jobs(store, task.id, jobs, _replicas(definition))
-        task.close()
+        stored.close_task(store, task.id)
         return task
 
     @classmethod
@@ -119,7 +125,7 @@ class Task:
         prepared = prepared_callbacks(setup, task._store, task.id, callbacks)
         task._create(name, "", 0, prepared, parent, {"ttl": ttl, "kept": kept, "history": int(history)})
         yield task
-        task.close()
+        stored.close_task(task._store, task.id)
 
     @classmethod
     def get(cls, identifier: str, *, store: Store | None = None) -> Task:
@@ -130,11 +136,16 @@ class Task:
     def all(cls, start: int = 0, count: int = 100, *, store: Store | None = None) -> list[TaskStatus]:
         """Return the status of so many tasks without their failures, the youngest first; expired ones are left out.
 
-        One round trip, and one for each task.
+        Two round trips for 500 tasks.
         """
         store = store or current_setup().current_store()
-        found = (cls(each, store)._read(0) for each in stored.list_tasks(store, start, count))
-        return [status for status in found if status is not None]
+        return _statuses(store, stored.list_tasks(store, start, count))
+
+    @classmethod
+    def count(cls, *, store: Store | None = None) -> int:
+        """Return how many tasks are listed, expired ones among them.  One round trip."""
+        store = store or current_setup().current_store()
+        return int(store.call("ZCARD", store.keys.tasks))
 
     def add(self, job: Any, rows: Iterable[Sequence[JSON]], *, queue: str = "") -> list[Jid | None]:
         """Enqueue a job of the task for each row; return their jids, None where it was not enqueued.
@@ -149,15 +160,28 @@ class Task:
         refused = stored.push_jobs(self._store, self.id, jobs, _replicas(definition))
         return [None if each is None or each.jid in refused else each.jid for each in prepared]
 
-    def status(self) -> TaskStatus:
-        """Return the counts of the task, with its latest 100 failures and their messages.  One round trip.
+    def status(self, most_failures: int = MAX_FAILURES) -> TaskStatus:
+        """Return the counts of the task, with so many of its latest failures and their messages.  One round trip.
 
         Raises TaskEnded if the task is unknown or has expired; StoreError.
         """
-        status = self._read(MAX_FAILURES)
+        status = self._read(most_failures)
         if status is None:
             raise TaskEnded(self.id, "UNKNOWN")
         return status
+
+    def parts(self, start: int = 0, count: int = 25, most_children: int = 100) -> TaskParts:
+        """Return the callbacks of the task, its child tasks, and so many failures, the youngest first.
+
+        Two round trips, and one for the child tasks.  Raises StoreError.
+        """
+        found = stored.read_parts(self._store, self.id, start, count, most_children)
+        callbacks = {}
+        for event, raw in found.callbacks.items():
+            queue, _, payload = raw.partition(b"\0")
+            callbacks[event] = (queue.decode(errors="replace"), payload)
+        children = _statuses(self._store, sorted(found.children))
+        return TaskParts(callbacks, children, found.child_count, found.failed, [*map(read_event, found.failures)])
 
     def events(self, status: str | None = None) -> Iterator[TaskEvent]:
         """Yield the jobs of the task in a status, None for all.  While they run, one may come twice.
@@ -171,23 +195,37 @@ class Task:
     def cancel(self, reason: str = "") -> bool:
         """Cancel the task and its child tasks; return False if it was complete already.
 
-        Jobs that have not begun are dropped when they would begin, and end as `error`; running ones go on.
-        One round trip for each task.  Raises TaskEnded if it is unknown; StoreError.
+        Jobs that have not begun are dropped when they would begin, and end as `error`.  Running ones are told, as
+        `kiqcluster.cancel` tells them; those that do not ask go on.
+        Two round trips for each task, and about two to tell all processes.  May be repeated.
+        Raises UsageError for a reason that is too long; TaskEnded if the task is unknown; StoreError.
         """
-        children = stored.cancel_task(self._store, self.id, reason)
-        for child in children or ():
-            try:
-                Task(child, self._store).cancel(reason)
-            except TaskEnded:  # it has expired
-                continue
-        return children is not None
+        _check_text("reason", reason)
+        if not stored.cancel_task(self._store, self.id, reason):
+            return False
+        known, tasks = {self.id}, deque([self.id])
+        while tasks:
+            parent, lost = tasks.popleft(), list[str]()
+            for child in stored.read_children(self._store, parent):
+                if child in known:
+                    continue
+                known.add(child)
+                try:
+                    tasks += [child] * stored.cancel_task(self._store, child, reason)
+                except TaskEnded:  # it has expired, and its parent waits for it
+                    lost.append(child)
+            stored.lose_children(self._store, parent, lost)
+        tell_processes(self._store)
+        return True
 
     def close(self) -> None:
         """Have the task be complete once its jobs have ended: nobody adds jobs from outside any more.
 
-        `create` and `open` do so; by hand it is for a task whose creator died.  One round trip; may be repeated.
+        `create` and `open` do so; by hand it is for a task whose creator died, or which waits for a child task that has
+        expired.  Three round trips; may be repeated.  Raises TaskEnded if it is unknown; StoreError.
         """
         stored.close_task(self._store, self.id)
+        stored.lose_children(self._store, self.id, list(stored.read_children(self._store, self.id)))
 
     def mark(self, jids: Iterable[str], status: str, message: str = "") -> None:
         """Give jobs that have ended in another way their status: `finish`, `failed` or `error`.
@@ -209,6 +247,10 @@ class Task:
         parent: Task | None,
         keeping: Mapping[str, int],
     ) -> None:
+        _check_text("name", name)
+        for word, seconds in (("ttl", keeping["ttl"]), ("kept", keeping["kept"])):
+            if type(seconds) is not int or not 1 <= seconds <= MAX_TTL_SECONDS:
+                raise UsageError(f"{word} is {seconds!r}; it takes whole seconds, 1 to {MAX_TTL_SECONDS}")
         fields: dict[str, Word] = {"name": name, "worker": worker, "expected": expected, **keeping}
         counts: dict[str, Word] = dict.fromkeys(("total", *stored.STATUSES), 0)
         stored.create_task(self._store, self.id, "" if parent is None else parent.id, {**fields, **counts, **callbacks})
@@ -224,12 +266,21 @@ class Task:
     ) -> list[TaskJob | None]:
         """Return a job for each row, None where client middleware stopped it.  Raises PushError."""
         keyed = {**options, TASK_ID: self.id, USE_TASK_EVENT: True}
+        if isinstance(definition, TypedDefinition):
+            rows = all_positions(name, definition, rows)
         ready = Client(self._store, current_setup()).prepare_bulk(name, keyed, rows, definition=definition)
         kept = itertools.repeat(b"") if options.get(ENCRYPT) else _kept(rows)
         return [
             None if each is None else TaskJob(each.jid, each.queue, each.at, each.encoded, each.rows, arguments)
             for each, arguments in zip(ready, kept, strict=False)
         ]
+
+
+def _statuses(store: Store, identifiers: Sequence[str]) -> list[TaskStatus]:
+    """Return the status of each task without its failures; those that have expired are left out."""
+    read = stored.read_tasks(store, identifiers, STATUS_FIELDS)
+    found = zip(identifiers, read, strict=True)
+    return [read_status(each, fields) for each, fields in found if "created_at" in fields]
 
 
 def current_task() -> Task | None:
@@ -249,6 +300,13 @@ def _job(job: Any, queue: str) -> tuple[str, Any, Mapping[str, JSON]]:
         raise UsageError(f"{job} is not registered here; pass the queue of its jobs: queue='default'")
     declared: Mapping[str, JSON] | None = getattr(job, "options", None)  # of `Thumbnail.set(…)`
     return name, definition, options if declared is None else {**declared, **({"queue": queue} if queue else {})}
+
+
+def _check_text(what: str, text: object) -> None:
+    """Raise UsageError for what is no short text, or cannot be written to each Redis and database."""
+    is_text = isinstance(text, str) and len(text) <= MAX_TEXT_CHARACTERS
+    if not (is_text and ruby_json.is_unicode(str(text)) and "\0" not in str(text)):
+        raise UsageError(f"{text!r:.50} is no {what} of a task: a text of at most {MAX_TEXT_CHARACTERS} characters")
 
 
 def _replicas(definition: Any) -> int:

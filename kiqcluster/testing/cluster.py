@@ -32,8 +32,9 @@ class Cluster:
     and logging.  environ: variables added to this process'.  cwd: its directory, ours by default.
     through: a program that runs the command.
 
-    `events` are the events in its log so far, `{"event": name, "pid": …, …}` (docs/logs.md has the names), `lines` the
-    raw log, with the output of jobs.  `port` serves /metrics and the probes.  A `with` block closes the cluster.
+    `events` are the events in its log so far, `{"event": name, "pid": …, …}` (docs/reference/log_events.md has the
+    names), `lines` the raw log, with the output of jobs.  `port` serves /metrics and the probes.  A `with` block closes
+    the cluster.
     """
 
     _popen: ClassVar[type[subprocess.Popen[Any]]] = subprocess.Popen
@@ -134,7 +135,7 @@ class Cluster:
     # its end
 
     def signal(self, number: signal.Signals) -> None:
-        """Send the supervisor a signal (docs/signals.md)."""
+        """Send the supervisor a signal (docs/reference/signals.md)."""
         self.process.send_signal(number)
 
     def wait(self, seconds: float = DEFAULT_TIMEOUT_SECONDS) -> int:

@@ -113,7 +113,7 @@ class Wanted:
         """Return whether the job meets all conditions."""
         return (
             (self.job is None or name_of(self.job) in (job.name, code_name(job.payload)))
-            and (not self.args or _alike(list(self.args), arguments_of(job)))
+            and (not self.args or _alike(_wire(self.job, self.args), arguments_of(job)))
             and (self.queue is None or self.queue == job.queue)
             and self._is_due(job)
             and set(self.tags) <= set(job.tags)
@@ -153,6 +153,12 @@ def definition_of(job: JobLike) -> Definition | None:
     if not isinstance(definition, Definition):
         raise UsageError(f"{job!r} is not a job; pass a job, or the name of one")
     return definition
+
+
+def _wire(job: JobLike | None, args: Sequence[Any]) -> list[JSON]:
+    """Return arguments as they are in payloads: a test names their values, or their JSON."""
+    definition = None if job is None else definition_of(job)
+    return list(args) if definition is None else definition.write(list(args))
 
 
 def name_of(job: JobLike) -> str:

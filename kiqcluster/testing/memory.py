@@ -26,7 +26,7 @@ from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.delivery import Ready
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.process.service import beside_loops
-from kiqcluster.sidekiq.outcome import Dead, Deferred, Interrupted, Outcome, Requeue, Retry
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Effect, Interrupted, Outcome, Requeue, Retry
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
 from kiqcluster.testing.jobs import (
@@ -61,13 +61,14 @@ class Held:
 class Fake:
     """Keeps jobs in memory, for a test to inspect and run.  Thread-safe.
 
-    `_held` and `_performed` are guarded by `_lock`, which no thread holds while a job or middleware runs.
+    `_held`, `_performed` and `_history` are guarded by `_lock`, which no thread holds while a job or middleware runs.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: list[Held] = []
         self._performed: list[PerformedJob] = []
+        self._history: dict[str, list[bytes]] = {}
         self._thread = threading.local()  # is_running: whether it runs a job; pushed: jobs that Inline has yet to run
 
     def deliver(self, jobs: Sequence[Ready], store: Store | None) -> bool:
@@ -91,7 +92,21 @@ class Fake:
         ]
         with self._lock:
             self._held += kept
+        for job in jobs:
+            self._note(job.rows)
         return kept
+
+    def _note(self, rows: Iterable[Effect]) -> None:
+        """Keep what would be kept of the history of a job."""
+        with self._lock:
+            for row in rows:
+                if row.operation == "note" and isinstance(row.arguments[0], bytes):
+                    self._history.setdefault(row.key, []).append(row.arguments[0])
+
+    def history(self, key: str) -> list[bytes]:
+        """Return the events of a job that keeps its history, by its key."""
+        with self._lock:
+            return list(self._history.get(key, ()))
 
     # jobs in memory
 
@@ -123,6 +138,7 @@ class Fake:
         with self._lock:
             self._held.clear()
             self._performed.clear()
+            self._history.clear()
 
     def _matching(self, wanted: Wanted, *places: str) -> list[EnqueuedJob]:
         wanted.check()
@@ -289,6 +305,7 @@ class Fake:
         return getattr(self._thread, "is_running", False)
 
     def _settle(self, held: Held, outcome: Outcome) -> None:
+        self._note(outcome.effects)
         match outcome:
             case Retry(payload=payload, at=at):
                 self._replace(held, payload, RETRY, held.job.queue, at)
@@ -300,6 +317,24 @@ class Fake:
                 self._replace(held, payload, QUEUE, held.job.queue, first=True)
             case Requeue():
                 self._replace(held, held.job.raw, QUEUE, held.job.queue, first=True)
+        self._keep_next(held, outcome)
+
+    def _keep_next(self, held: Held, outcome: Outcome) -> list[Held]:
+        """Keep what the end of a job pushes or buries, such as the next job of its chain; return what it pushes."""
+        keys = current_setup().current_store().keys
+        kept: list[Held] = []
+        for effect in outcome.effects:
+            if effect.operation == "lpush" and effect.key.startswith(keys.queue("")):
+                queue, raw, place = effect.key.removeprefix(keys.queue("")), effect.arguments[0], QUEUE
+            elif effect.operation == "bury":
+                queue, raw, place = held.job.queue, effect.arguments[1], DEAD
+            else:
+                continue
+            assert isinstance(raw, bytes), "a payload"
+            kept.append(Held(EnqueuedJob(raw, queue, None, held.job.shard), place))
+        with self._lock:
+            self._held += kept
+        return [each for each in kept if each.place == QUEUE]
 
     def _replace(
         self, held: Held, raw: bytes, place: str, queue: str, at: float | None = None, *, first: bool = False
@@ -333,6 +368,11 @@ class Inline(Fake):
         else:
             beside_loops(partial(self._run_pushed, kept))
         return True
+
+    def _keep_next(self, held: Held, outcome: Outcome) -> list[Held]:
+        pushed = super()._keep_next(held, outcome)
+        self._thread.pushed = [*getattr(self._thread, "pushed", ()), *pushed]
+        return pushed
 
     def _run_pushed(self, kept: list[Held]) -> None:
         """Run the jobs of a push, and the jobs that they push."""

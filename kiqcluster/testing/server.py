@@ -38,6 +38,7 @@ class RedisServer:
         self._durable = durable
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
+        self._own_store = self.store()  # what each test asks for costs no connection
         try:
             self.start()
         except BaseException:
@@ -70,13 +71,10 @@ class RedisServer:
             raise AssertionError(
                 f"{self._program} did not start, exit {self._process.returncode}; its log ends:\n{tail}"
             )
-        store = self.store()
         try:
-            return bool(store.call("PING") == b"PONG")
+            return bool(self._own_store.call("PING") == b"PONG")
         except StoreError:
             return False
-        finally:
-            store.close()
 
     def store(self, db: int = 0) -> Store:
         """Return a Store on one of its databases, through the unix socket."""
@@ -84,9 +82,7 @@ class RedisServer:
 
     def clear(self) -> None:
         """Delete all data of all databases.  One round trip."""
-        store = self.store()
-        store.call("FLUSHALL")
-        store.close()
+        self._own_store.call("FLUSHALL")
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
@@ -112,6 +108,7 @@ class RedisServer:
 
     def close(self) -> None:
         """End the server and remove its folder."""
+        self._own_store.close()
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
 

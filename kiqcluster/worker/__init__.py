@@ -9,9 +9,10 @@ poller       maintenance/poller.py     due entries of the schedule and retry set
 heartbeat    heartbeat.py              Sidekiq's process registry, remote signals, new queues
 recovery     maintenance/recovery.py   units of dead processes → queues
 job log      run/job_log.py            lines of jobs that have ended
+progress     maintenance/progress.py   what running jobs say of their progress; starts with the first one that does
 
 Read in this order: child with child_spec and redis_wait, launcher with leaving, run/ (manager, processor, execution,
 decision, retry), fetch/ (fetch, coordinator).  Then maintenance/ (poller, recovery), heartbeat with process_entry,
-fleet_checks and interventions, job_watch, inbox, identity, memory, metrics/.  Last orphan_alarm, descriptors and
-exit_handlers: faults that a process meets inside.
+fleet_checks and interventions, job_watch, inbox, identity, memory, metrics/.  Last orphan_alarm, descriptors
+and exit_handlers: faults that a process meets inside.
 """

@@ -278,6 +278,8 @@ class Child:
                 self._act(action, "supervisor", is_own=False)
             case "cluster":
                 self.launcher.publish_cluster(frame["state"])
+            case "stacks":
+                self.launcher.publish_stacks(frame["identity"], frame["stacks"])
             case "stop":
                 self._stopping.is_requested = True
                 self._begin_stop(frame["seconds"])
@@ -317,7 +319,9 @@ class Child:
                 self._channel.send("quiet", quiet=self._launcher.is_quiet, own=is_own, lease=lease, by=cause)
             case "dump":
                 running = {} if self._launcher is None else self._launcher.running_by_thread_name()
-                self._events.emit("threads", stacks=thread_stacks(running), running=running)
+                self._events.emit("threads", stacks=(stacks := thread_stacks(running)), running=running)
+                if self._launcher is not None:
+                    self._launcher.publish_stacks("", stacks)
             case _:
                 self._events.emit("unknown_signal", signal=cause)
 

@@ -2,7 +2,8 @@
 
 Runs in: its own thread, independent of jobs; one beat every 10 s, and at once on `beat_soon`.
 1. publish    `processes`, `<identity>` and the running jobs (process_entry.py); the supervisor's state, for kiqctl;
-              the same round trip reads the strikes, and which jobs are cancelled
+              stacks that somebody has asked for;
+              the same round trip reads the strikes, and which jobs and tasks are cancelled
 2. watch      the set of queue names; the connection, for a fail-over comes with a new one and brings settled units back
 3. write      the execution metrics (metrics/execution_metrics.py)
 4. listen     BLPOP on control messages and `<identity>-signals` until the next beat, so that a button acts at once
@@ -23,10 +24,11 @@ from typing import Any
 
 from kiqcluster.control.control_messages import CANCEL, Message
 from kiqcluster.control.process_registry import prune
+from kiqcluster.control.stacks import STACKS_TTL_SECONDS, Stacks, encode_stacks
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
+from kiqcluster.ipc.signal_pipe import SignalPipe
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
-from kiqcluster.process.signal_pipe import SignalPipe
 from kiqcluster.sidekiq.keys import HEARTBEAT_TTL_SECONDS
 from kiqcluster.store import Connection, is_outage
 from kiqcluster.store.engine.engine import MAX_NAMES
@@ -48,6 +50,7 @@ FIRST_CURSOR = b"0"
 MAX_NAME_PAGES = 20  # of queue names that one beat reads, MAX_NAMES each
 MAX_LOGGED_MESSAGE_BYTES = 100  # of a malformed message
 
+Ids = list[bytes] | bytes  # or why nobody can read them
 Lend = Callable[[], AbstractContextManager[Connection]]  # a connection to beat over
 
 
@@ -58,7 +61,8 @@ class HeartbeatCallbacks:
     on_signal: with the name of a remote signal.  on_message: with a control message.
     on_names: with the queue names that Redis knows.
     on_strikes: with the strikes that Redis holds, id → value; and why these are not all, "" if they are.
-    on_cancelled: with the ids of cancelled jobs that Redis holds; or why they cannot be read, "" if they can.
+    on_cancelled: with the ids of cancelled jobs, and of cancelled tasks, that Redis holds; and why some cannot be read,
+    "" if all can.
     on_uncertain: when Redis may hold other units for this process than it thinks.  on_beat: at each beat.
     """
 
@@ -66,7 +70,7 @@ class HeartbeatCallbacks:
     on_message: Callable[[Message], None]
     on_names: Callable[[Sequence[str]], None]
     on_strikes: Callable[[Mapping[bytes, bytes], str], None]
-    on_cancelled: Callable[[Sequence[str], str], None]
+    on_cancelled: Callable[[Sequence[str], Sequence[str], str], None]
     on_uncertain: Callable[[], None]
     on_beat: Callable[[], None]
 
@@ -140,6 +144,12 @@ class Heartbeat(Service):
         if self._entry.set_cluster(state):
             self.beat_soon()
 
+    def publish_stacks(self, identity: str, stacks: str) -> None:
+        """Keep the stacks of a process in Redis for a while; identity: "" for this one.  From any thread."""
+        told = Stacks(self._runtime.clock.now(), stacks, is_own=not identity)
+        self._entry.stacks[identity or self._status.identity()] = encode_stacks(told)
+        self.beat_soon()
+
     def _lend_own(self) -> AbstractContextManager[Connection]:
         return nullcontext(self._connection)
 
@@ -150,6 +160,7 @@ class Heartbeat(Service):
         is_new = self._publish(identity, lend) or self._is_announced
         self._is_announced = False
         is_known, self._published = self._published == identity, identity
+        self._write_stacks(lend)
         self._read_queue_names(lend)
         is_check_due = self._beats % BEATS_PER_CHECK == 0
         self._beats += 1
@@ -183,12 +194,12 @@ class Heartbeat(Service):
         fields = [*(("info", info) if shows_info else ()), *self._entry.fields()]
         shows_work = self._has_shown_work = bool(running) or self._has_shown_work
         before = self._runtime.clock.monotonic()
-        added, *time, strikes, why, cancelled = self._write(lend, identity, fields, running if shows_work else None)
+        added, *time, strikes, why, jids, tasks = self._write(lend, identity, fields, running if shows_work else None)
         self._entry.rtt_us = int((self._runtime.clock.monotonic() - before) * 1e6)
         self._has_shown_work = bool(running)
         self._checks.compare_clocks(*time)
         self._callbacks.on_strikes(dict(zip(strikes[::2], strikes[1::2], strict=True)), why.decode(errors="replace"))
-        self._pass_cancelled(cancelled)
+        self._pass_cancelled(jids, tasks)
         is_new, self._info = bool(2 * added == len(fields)), info
         if is_new and not shows_info:  # it has expired meanwhile
             self._write(lend, identity, ["info", info], None)
@@ -199,7 +210,8 @@ class Heartbeat(Service):
     ) -> list[Any]:
         """Write fields of this process, and what it runs, None to leave that as it is; return what publish.lua does."""
         keys = self._store.keys
-        names, work = [keys.processes, keys.process(identity), keys.strikes, keys.cancelled], list[Word]()
+        names, work = [keys.processes, keys.process(identity), keys.strikes], list[Word]()
+        names += (keys.cancelled, keys.tasks_cancelled)
         if running is not None:
             names += (keys.work(identity), keys.workers(identity))
             work = [word for tid, each in running.items() for word in (tid, self._entry.work(each))]
@@ -211,12 +223,36 @@ class Heartbeat(Service):
         found: list[Any] = reply
         return found
 
-    def _pass_cancelled(self, cancelled: list[bytes] | bytes) -> None:
-        """Pass on which jobs are cancelled.  cancelled: their ids, or why nobody can read them."""
-        if isinstance(cancelled, bytes):
-            self._callbacks.on_cancelled((), cancelled.decode(errors="replace"))
-        else:
-            self._callbacks.on_cancelled([jid.decode(errors="replace") for jid in cancelled], "")
+    def _write_stacks(self, lend: Lend) -> None:
+        """Write the stacks that somebody has asked for; a refusal (memory) is reported once, and stops no beat."""
+        for identity, told in list(self._entry.stacks.items()):
+            try:
+                self._ask(lend, ("SET", self._store.keys.stacks(identity), told, "EX", STACKS_TTL_SECONDS))
+            except RedisRefused as error:
+                if is_outage(error):
+                    raise
+                self._log_refusal("stacks", error)
+            if self._entry.stacks.get(identity) is told:
+                del self._entry.stacks[identity]
+
+    def _pass_cancelled(self, jids: Ids, tasks: Ids) -> None:
+        """Pass on which jobs and tasks are cancelled."""
+        keys, found, why = self._store.keys, [], ""
+        for key, ids in ((keys.cancelled, jids), (keys.tasks_cancelled, tasks)):
+            if isinstance(ids, bytes):
+                why = why or f"{ids.decode(errors='replace')} (key {key})"
+            found.append([] if isinstance(ids, bytes) else [each.decode(errors="replace") for each in ids])
+        self._callbacks.on_cancelled(found[0], found[1], why)
+
+    def _read_cancelled(self) -> None:
+        """Ask Redis which jobs and tasks are cancelled, and pass it on.  One round trip."""
+        keys = (self._store.keys.cancelled, self._store.keys.tasks_cancelled)
+        with self._lend_own() as connection:
+            replies = connection.exchange([("ZRANGE", key, 0, -1) for key in keys])
+        for reply in replies:
+            if isinstance(reply, RedisRefused) and is_outage(reply):
+                raise reply
+        self._pass_cancelled(*(str(each).encode() if isinstance(each, RedisRefused) else each for each in replies))
 
     def _withdraw(self, identity: str) -> None:
         with self._store.borrowed() as connection:  # a refusal is about a broken key; beats say that
@@ -338,6 +374,6 @@ class Heartbeat(Service):
             self._runtime.events.emit("control_malformed", error=str(error), raw=repr(raw[:MAX_LOGGED_MESSAGE_BYTES]))
         else:
             if message.action == CANCEL:
-                self._pass_cancelled(self._ask(self._lend_own, ("ZRANGE", self._store.keys.cancelled, 0, -1)))
+                self._read_cancelled()
                 return
             self._callbacks.on_message(message)

@@ -6,10 +6,10 @@ import os
 import secrets
 import socket
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
+from kiqcluster.ipc.operating_system import boot_id, created, pid_namespace
 from kiqcluster.store.engine.units import Member
 
 __all__ = ["ProcessFingerprint", "has_exited", "new_member"]
@@ -32,7 +32,7 @@ class ProcessFingerprint:
 
     @classmethod
     def of_this_process(cls) -> ProcessFingerprint:
-        return cls(_boot_id(), _pid_namespace(), os.getpid(), _created(os.getpid()))
+        return cls(boot_id(), pid_namespace(), os.getpid(), created(os.getpid()))
 
     @classmethod
     def parse(cls, record: str) -> ProcessFingerprint | None:
@@ -63,27 +63,6 @@ def has_exited(other: ProcessFingerprint, mine: ProcessFingerprint) -> bool:
     except PermissionError:  # another user's: it lives, or its pid is used again, which we may not see
         return False
     try:
-        return _created(other.pid) != other.created or psutil.Process(other.pid).status() == psutil.STATUS_ZOMBIE
+        return created(other.pid) != other.created or psutil.Process(other.pid).status() == psutil.STATUS_ZOMBIE
     except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):  # it ended meanwhile, or is hidden: not for us to say
         return False
-
-
-def _created(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:  # macOS
-        return f"{psutil.Process(pid).create_time():.2f}"
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:  # macOS
-        return f"{psutil.boot_time():.0f}"
-
-
-def _pid_namespace() -> str:
-    try:
-        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115  # Path.readlink would make a path of `pid:[…]`
-    except OSError:  # macOS has none
-        return "-"

@@ -6,7 +6,7 @@ import signal
 from collections import deque
 from collections.abc import Callable
 
-from kiqcluster.process.signal_pipe import COMMON_ACTIONS, Actions, SignalPipe, catch, release
+from kiqcluster.ipc.signal_pipe import COMMON_ACTIONS, Actions, SignalPipe, catch, release
 
 __all__ = ["REMOTE_ACTIONS", "SIGNAL_ACTIONS", "Inbox"]
 

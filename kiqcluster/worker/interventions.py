@@ -1,15 +1,15 @@
 """Interventions: puts into force what operators have said about jobs, as the heartbeat reads it from Redis.
 
 apply_strikes     strikes (features/strikes)
-apply_cancelled   ids of cancelled jobs (features/cancellation): they do not begin, and those that run are told
+apply_cancelled   cancelled jobs and tasks (features/cancellation): they do not begin, and those that run are told
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from kiqcluster.errors import RedisRefused
-from kiqcluster.features.cancellation import CANCELLATIONS
+from kiqcluster.features.cancellation import CANCELLATIONS, Marks
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.features.strikes import STRIKES
 from kiqcluster.process.runtime import Runtime
@@ -18,9 +18,9 @@ __all__ = ["Interventions"]
 
 
 class Interventions:
-    """cancel_jobs: tells those of these jobs that run.  Runs in: the heartbeat's thread."""
+    """cancel_jobs: tells the running jobs that have these marks.  Runs in: the heartbeat's thread."""
 
-    def __init__(self, runtime: Runtime, cancel_jobs: Callable[[Collection[str]], None]) -> None:
+    def __init__(self, runtime: Runtime, cancel_jobs: Callable[[Marks], None]) -> None:
         self._runtime = runtime
         self._cancel_jobs = cancel_jobs
         self._refusal = ""  # why nobody can read which jobs are cancelled
@@ -33,12 +33,15 @@ class Interventions:
         for error in errors:
             self._runtime.trouble("strikes", error)
 
-    def apply_cancelled(self, jids: Sequence[str], why: str) -> None:
-        """Have these jobs not begin, and tell those that run.  why: nobody can read which they are, "" if they can."""
-        if CANCELLATIONS.apply(jids):
+    def apply_cancelled(self, jids: Sequence[str], tasks: Sequence[str], why: str) -> None:
+        """Have these jobs not begin, and tell those that run, also those of these tasks.
+
+        why: nobody can read which they are, "" if they can.
+        """
+        if CANCELLATIONS.apply(jids, tasks):
             current_stacks().ask_again()
-        if jids:
-            self._cancel_jobs(CANCELLATIONS.jids)
+        if CANCELLATIONS.marks:
+            self._cancel_jobs(CANCELLATIONS.marks)
         if why and why != self._refusal:
-            self._runtime.trouble("cancelled jobs", RedisRefused(f"{why} (key {self._runtime.store.keys.cancelled})"))
+            self._runtime.trouble("cancelled jobs", RedisRefused(why))
         self._refusal = why

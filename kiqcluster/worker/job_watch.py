@@ -3,13 +3,16 @@
 1. stamp      the supervisor is told since when each unit runs
 2. overdue    the log names a job that goes on although its `timeout` is over, once for each run
 3. blocked    the log names an async job whose step keeps all others from going on, once for each step
+4. progress   what jobs have said of it is written (maintenance/progress)
 """
 
 from __future__ import annotations
 
 from kiqcluster.ipc.running_jobs import RunningJobs
-from kiqcluster.process.runtime import JobContext, Runtime
+from kiqcluster.process.job_context import JobContext
+from kiqcluster.process.runtime import Runtime
 from kiqcluster.sidekiq.payload import peek
+from kiqcluster.worker.maintenance.progress import ProgressReporter
 from kiqcluster.worker.run.job_run import JobRun
 from kiqcluster.worker.run.manager import Manager
 
@@ -19,11 +22,14 @@ __all__ = ["JobWatch"]
 class JobWatch:
     """Watches the jobs of one worker."""
 
-    def __init__(self, runtime: Runtime, manager: Manager, running_jobs: RunningJobs) -> None:
+    def __init__(
+        self, runtime: Runtime, manager: Manager, running_jobs: RunningJobs, progress: ProgressReporter
+    ) -> None:
         self._clock = runtime.clock
         self._emit = runtime.events.emit
         self._manager = manager
         self._running_jobs = running_jobs
+        self._progress = progress
 
     def look(self) -> None:
         """Look at all of them."""
@@ -34,6 +40,11 @@ class JobWatch:
                 self._report_overdue(run, run.context)
         if self._manager.async_processor is not None:
             self._report_blocked(self._manager.async_processor.blocked())
+        self._progress.look()
+
+    def stop(self) -> None:
+        """Have no more progress written."""
+        self._progress.stop()
 
     def _report_overdue(self, run: JobRun, context: JobContext) -> None:
         run.is_overdue = True

@@ -44,7 +44,9 @@ from kiqcluster.worker.leaving import LAST_STEP_SECONDS, leave
 from kiqcluster.worker.maintenance.cron_sync import CronSync
 from kiqcluster.worker.maintenance.cron_ticks import CronTicks
 from kiqcluster.worker.maintenance.limit_upkeep import LimitUpkeep
+from kiqcluster.worker.maintenance.outside_sources import SourceMover
 from kiqcluster.worker.maintenance.poller import BatchSource, DueSource, Poller, sidekiq_sources
+from kiqcluster.worker.maintenance.progress import ProgressReporter
 from kiqcluster.worker.maintenance.recovery import Recovery
 from kiqcluster.worker.metrics.execution_metrics import ExecutionMetricsWriter
 from kiqcluster.worker.metrics.metrics_delta import Frame
@@ -113,13 +115,15 @@ class Launcher:
         )
         async_processor = self._make_async_processor(registry, make_execution)
         self._manager = self._make_manager(concurrency, make_execution, async_processor)
-        self._watch = JobWatch(runtime, self._manager, shared_jobs)
+        reporter = ProgressReporter(runtime, registry, self._manager.running, fencing.is_fenced, self._on_service_crash)
+        self._watch = JobWatch(runtime, self._manager, shared_jobs, reporter)
         self._recovery = self._make_recovery(fingerprint, fencing, callbacks.on_recovered, make_execution)
         self._execution_metrics = ExecutionMetricsWriter(
             runtime, runtime.store.keys, self._metrics.jobs.executions, self._identity()
         )
         self._limits = LimitUpkeep(runtime, registry, concurrency, self._stopping.is_set)
         self._poller = self._make_poller(registry)
+        self._movers = [SourceMover(source, runtime, self._on_service_crash) for source in runtime.setup.due_sources]
         self._heartbeat = self._make_heartbeat(callbacks, concurrency)
 
     @property
@@ -154,13 +158,13 @@ class Launcher:
         """Start the threads: from here on jobs run, and may end this process."""
         self._metrics.start(self.order.weights)
         # The many processors come last: if there are not threads for all, fewer of them will do.
-        for service in (self._job_log, self._recovery, self._heartbeat, self._poller):
+        for service in (self._job_log, self._recovery, self._heartbeat, self._poller, *self._movers):
             service.start()
         self._manager.start()
 
     def restart_crashed_services(self) -> None:
         """Start services again that have crashed; called at each tick of the main loop."""
-        others: tuple[Service, ...] = (self._recovery, self._heartbeat, self._poller, self._job_log)
+        others: tuple[Service, ...] = (self._recovery, self._heartbeat, self._poller, self._job_log, *self._movers)
         for service in (self._manager, *others, *self._metrics.services()):
             if not service.is_alive:
                 service.start()
@@ -247,8 +251,12 @@ class Launcher:
         """Publish the supervisor's state."""
         self._heartbeat.publish_cluster(state)
 
+    def publish_stacks(self, identity: str, stacks: str) -> None:
+        """Publish the stacks of a process of this cluster that does not respond, or of this one: ""."""
+        self._heartbeat.publish_stacks(identity, stacks)
+
     def watch_jobs(self) -> None:
-        """Have the supervisor know since when everything runs, and the log which jobs take too long."""
+        """Tell the supervisor since when everything runs, the log what takes too long, and Redis how far jobs are."""
         self._watch.look()
 
     def publish_busy(self) -> None:
@@ -265,11 +273,13 @@ class Launcher:
         """
         self._manager.stop()
         self._fetch.end()
-        self._heartbeat.stop()
-        self._recovery.stop()
+        self._watch.stop()
+        ending: tuple[Service, ...] = (self._heartbeat, self._recovery, *self._movers)
+        for service in ending:
+            service.stop()
         until = self._runtime.clock.monotonic() + LAST_STEP_SECONDS
-        self._heartbeat.join(LAST_STEP_SECONDS)
-        self._recovery.join(max(0.0, until - self._runtime.clock.monotonic()))
+        for service in ending:
+            service.join(max(0.0, until - self._runtime.clock.monotonic()))
         try:
             self._heartbeat.withdraw(LAST_STEP_SECONDS)
         except StoreError as error:

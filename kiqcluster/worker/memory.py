@@ -6,8 +6,7 @@ that itself, since the kernel walks all its pages for it, some 30 ms for a gigab
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from kiqcluster.ipc.operating_system import proportional_bytes
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.config import Config
 
@@ -30,14 +29,5 @@ class MemoryProbe:
         now = self._clock.monotonic()
         if self._is_limited and now >= self._check_at:
             self._check_at = now + CHECK_SECONDS
-            self._latest = _proportional_bytes()
+            self._latest = proportional_bytes()
         return self._latest
-
-
-def _proportional_bytes() -> int | None:
-    """Return the proportional set size (PSS); None where the system does not tell it."""
-    try:
-        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1_024 for line in lines if line.startswith("Pss:")), None)

@@ -19,7 +19,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from kiqcluster.process.signal_pipe import catch
+from kiqcluster.ipc.signal_pipe import catch
 
 __all__ = ["ALARM_SIGNAL", "OrphanAlarm", "make_alarm"]
 

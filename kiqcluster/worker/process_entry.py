@@ -60,10 +60,11 @@ class Status:
 
 
 class ProcessEntry:
-    """rtt_us: microseconds that the latest publication took."""
+    """rtt_us: microseconds that the latest publication took.  stacks: to be published, by the identity of a process."""
 
     def __init__(self, status: Status, clock: Clock) -> None:
         self.rtt_us = 0
+        self.stacks: dict[str, bytes] = {}
         self._status = status
         self._clock = clock
         self._started_at = clock.now()

@@ -79,9 +79,3 @@ def suicide(word: str) -> None:
 class Nightly(Job, queue_namespace="cronjob"):
     def perform(self) -> None:
         note("nightly")
-
-
-@job(max_retries_after_interruption=1)
-def killer_once(way: str) -> None:
-    note("kills by", way)
-    os.kill(os.getpid(), 9)

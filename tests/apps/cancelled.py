@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 
-from kiqcluster import Interrupted, current_job, job
+from kiqcluster import Interrupted, Job, current_job, job
 from tests.apps.basic import note, record, stubborn
 
-__all__ = ["heedless", "patient", "record", "stubborn", "waiting"]
+__all__ = ["EarlyTold", "heedless", "patient", "record", "shielded", "stubborn", "waiting"]
 
 
 def wait_cancelled(word: str) -> None:
@@ -45,4 +46,26 @@ async def waiting(word: str) -> None:
     """Waits on the event loop, and asks nothing."""
     note("began", word)
     await asyncio.sleep(60)
+    note("ended", word)
+
+
+class EarlyTold(Job):
+    """Is told before it comes to the event loop, on which it would wait."""
+
+    def __init__(self) -> None:
+        wait_cancelled("early")
+
+    async def perform(self) -> None:
+        note("performs", "early")
+        await asyncio.sleep(60)
+
+
+@job(retry=5)
+async def shielded(word: str) -> None:
+    """The same, and takes no notice of the first time that it is cancelled."""
+    note("began", word)
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(60)
+    note("told", word)
+    await asyncio.sleep(0.05)
     note("ended", word)

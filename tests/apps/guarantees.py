@@ -1,4 +1,4 @@
-"""Jobs that use the guarantees of docs/guarantees.md together, each in another mixture.
+"""Jobs that use the guarantees of docs/concepts/limits.md together, each in another mixture.
 
 Each run writes to a file what it is and when it began and ended (tests/chaos/runs.py); no Redis can lose that.
 A job takes its subject, how long it runs, and a text of any length.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
 
 from kiqcluster import job
@@ -25,6 +26,21 @@ def fail() -> None:
     raise ValueError("no luck")
 
 
+class SpeechlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@job(result_ttl=60, retry=0)
+def fail_without_words() -> None:
+    raise SpeechlessError
+
+
+@job(result_ttl=60, dead=False, max_retries_after_interruption=1)
+def die() -> None:
+    os.abort()
+
+
 @job(result_ttl=60, retry=1)
 def succeed_later() -> str:
     """Fail at first."""
@@ -36,6 +52,11 @@ def succeed_later() -> str:
 @job(result_ttl=60)
 def unwritable() -> Any:
     return object()
+
+
+@job(result_ttl=60)
+def not_a_number() -> Any:
+    return {"mean": float("nan")}
 
 
 @job(result_ttl=60)

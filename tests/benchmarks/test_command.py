@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,30 @@ def test_a_poll_of_cron_entries_enqueues_a_job_of_each() -> None:
     assert "not run" not in done.stdout.partition("## Versions")[0]
 
 
+def test_an_export_in_parts_writes_the_file_that_one_program_writes() -> None:
+    done = bench("export", "--quick")
+
+    assert done.returncode == 0, done.stderr
+    assert "| kiqcluster | " in done.stdout
+    assert "not run" not in done.stdout.partition("## Versions")[0]
+
+
+def test_pages_are_called_in_their_own_process() -> None:
+    done = bench("web", "--quick", "--peers", "kiqcluster")
+
+    assert done.returncode == 0, done.stderr
+    assert "| web | ms of the slowest page | " in done.stdout
+    assert "not run" not in done.stdout.partition("## Versions")[0]
+
+
+def test_typed_arguments_are_measured_beside_those_without_types() -> None:
+    done = bench("typed", "--quick")
+
+    assert done.returncode == 0, done.stderr
+    (cells,) = re.findall(r"^\| kiqcluster \| ((?:[\d.]+ \| ){9})", done.stdout, re.MULTILINE)
+    assert min(float(cell) for cell in cells.split(" | ")[:9]) > 0
+
+
 @pytest.mark.full
 def test_what_preload_saves_is_a_table_with_and_without_it() -> None:
     done = subprocess.run(
@@ -67,3 +92,11 @@ def test_what_preload_saves_is_a_table_with_and_without_it() -> None:
     rows = [line.split(" | ")[0] for line in done.stdout.splitlines()[2:]]
     states = ("idle", "1 % read", "all read")
     assert rows == [f"| {option}, {state}" for option in ("without", "--preload") for state in states]
+
+
+def test_jobs_that_compute_are_measured_in_threads_and_in_processes() -> None:
+    done = bench("cpu", "--quick")
+
+    assert done.returncode == 0, done.stderr
+    assert "| kiqcluster | " in done.stdout
+    assert "not run" not in done.stdout.partition("## Versions")[0]

@@ -1,4 +1,4 @@
-"""What docs/guarantees.md promises, as functions of what was pushed, what ran, and what Redis holds.
+"""What docs/concepts/limits.md promises, as functions of what was pushed, what ran, and what Redis holds.
 
 Each returns what breaks its law, in words or as a mapping; nothing if the law holds.
 """

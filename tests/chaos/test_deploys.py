@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import forkserver
 from tests.chaos.pusher import Pusher
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
@@ -42,8 +42,7 @@ class Site:
         self.redis = redis
         self.cluster: Cluster
         kiqctl = folder / "kiqctl"
-        kiqctl.write_text(f'#!/bin/sh\nexec {sys.executable} -m kiqcluster.ctl "$@"\n')
-        kiqctl.chmod(0o755)
+        forkserver.install(kiqctl, "kiqcluster.ctl")
         for number in range(1, 5):
             (folder / f"releases/{number}").mkdir(parents=True)
             (folder / f"releases/{number}/app.py").write_text("import tests.apps.chaos\n")

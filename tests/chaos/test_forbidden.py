@@ -63,7 +63,7 @@ def test_a_worker_that_may_not_run_a_command_runs_nothing_until_it_may(stage: Ch
 
 @pytest.mark.own_redis
 def test_the_user_of_the_documentation_may_do_all_that_a_cluster_does(stage: ChaosStage) -> None:
-    text = (ROOT / "docs" / "running.md").read_text()
+    text = (ROOT / "docs/guides/secure_redis.md").read_text()
     (line,) = re.findall(r"^ACL SETUSER worker [^\\]*(?:\\\n[^\\`]*)*$", text, re.MULTILINE)
     stage.store.call(*line.replace("PASSWORD", "pw").replace("\\\n", " ").split())
     url = stage.redis.url.replace("//", "//worker:pw@")

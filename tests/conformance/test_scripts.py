@@ -14,6 +14,7 @@ import pytest
 
 from kiqcluster.api import Queue, ScheduledSet
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
+from kiqcluster.iterable.state import save_state
 from kiqcluster.sidekiq.keys import FORMAT_VERSION
 from kiqcluster.sidekiq.outcome import (
     Dead,
@@ -480,6 +481,22 @@ class TestBegin:
             engine.begin_run(units[0], [enter(1, "park"), Effect("leap", "key", ("drop",))])
 
         assert slots(store) == set()
+
+    def test_a_history_has_what_begins_and_ends_and_no_other_run(self, engine: Engine, store: Store) -> None:
+        push(store, "default", "a")
+        (unit,) = reserve(engine, 1).units
+        note = Effect("note", "kiq:history:a", ("began", 60))
+        store.call("SET", CANCELLED, "1")
+
+        engine.begin_run(unit, [note, Effect("absent", CANCELLED, ("drop",))])
+        assert store.call("EXISTS", "kiq:history:a") == 0
+
+        assert engine.begin_run(unit, [note]).action == "go"
+        ended = Done(effects=(Effect("note", "kiq:history:a", ("ended", 9)),))
+        for _ in range(2):  # nobody holds it the second time
+            settle(engine, (unit, ended))
+        assert store.call("LRANGE", "kiq:history:a", 0, -1) == [b"began", b"ended"]
+        assert store.call("TTL", "kiq:history:a") == 9
 
 
 BEGIN_ROWS = [
@@ -1376,6 +1393,21 @@ class TestPush:
 
         assert (store.call("GET", LOCK), queue(store)) == (b"me", ["job-1"])
         assert store.call("EXISTS", "counts", MARK) == 0
+
+    def test_a_history_begins_with_the_job_that_is_pushed(self, store: Store) -> None:
+        assert self.push(store, self.rows(Effect("note", "kiq:history:a", ("one", 60)))) is None
+        assert self.push(store, self.rows(Effect("note", "kiq:history:b", ("one", 60)))) is not None
+
+        assert store.call("LRANGE", "kiq:history:a", 0, -1) == [b"one"]
+        assert store.call("TTL", "kiq:history:a") == 60
+        assert store.call("EXISTS", "kiq:history:b") == 0
+
+    def test_a_history_that_cannot_be_written_keeps_no_job_from_its_queue(self, store: Store) -> None:
+        store.call("SET", "kiq:history:a", "of a wrong type")
+
+        assert self.push(store, self.rows(Effect("note", "kiq:history:a", ("one", 60)))) is None
+
+        assert queue(store) == ["job-1"]
 
     def test_a_refused_one_is_counted_and_marks_the_holder(self, store: Store) -> None:
         store.call("SET", LOCK, "holder")
@@ -2558,6 +2590,60 @@ class TestPlaces:
 
         assert take_place(unit, store, "crm", 1) == "GO"
         assert engine.begin_run(unit, [Effect("fixed_window", store.keys.rate("x"), (1, "60.0", 0))]).action == "go"
+
+
+class TestIterations:
+    """Where an iterable job is, saved while it runs and written with its end."""
+
+    @pytest.fixture
+    def unit(self, engine: Engine, store: Store) -> Unit:
+        push(store, "default", "a")
+        (unit,) = reserve(engine, 1).units
+        return unit
+
+    @staticmethod
+    def state(store: Store) -> dict[bytes, bytes]:
+        found = store.call("HGETALL", "it-a")
+        return dict(zip(found[::2], found[1::2], strict=True))
+
+    def test_the_holder_of_the_unit_saves_it(self, store: Store, unit: Unit) -> None:
+        assert save_state(store, unit, "a", ("1", b"7", "0.5", 60)) == "GO"
+        assert save_state(store, unit, "a", ("1", b"8", "1.5", 60)) == "GO"
+
+        assert self.state(store) == {b"ex": b"1", b"c": b"8", b"rt": b"1.5"}
+        assert 50 < store.call("TTL", "it-a") <= 60
+
+    def test_nobody_else_does(self, engine: Engine, store: Store, unit: Unit) -> None:
+        store.call("HSET", "it-a", "c", "9")
+        settle(engine, (unit, Requeue()))
+
+        assert save_state(store, unit, "a", ("1", b"7", "0.5", 60)) == "LOST"
+        settle(engine, (unit, Interrupted(b"a", effects=(Effect("iteration", "it-a", ("1", b"7", "0.5", 60)),))))
+
+        assert self.state(store) == {b"c": b"9"}
+
+    def test_a_cancel_of_ruby_is_seen(self, store: Store, unit: Unit) -> None:
+        store.call("HSET", "it-a", "cancelled", "1700000000")
+
+        assert save_state(store, unit, "a", ("1", b"7", "0.5", 60)) == "CANCELLED"
+
+    def test_it_is_written_with_an_outcome_and_removed_with_the_last(
+        self, engine: Engine, store: Store, unit: Unit
+    ) -> None:
+        settle(engine, (unit, Interrupted(b"a", effects=(Effect("iteration", "it-a", ("1", b"7", "0.5", 60)),))))
+        assert self.state(store) == {b"ex": b"1", b"c": b"7", b"rt": b"0.5"}
+        assert 50 < store.call("TTL", "it-a") <= 60
+
+        (unit,) = reserve(engine, 1, call=2).units
+        settle(engine, (unit, Done(effects=(Effect("forget", "it-a"),))))
+        assert store.call("EXISTS", "it-a") == 0
+
+    def test_a_job_that_gives_way_goes_behind_those_that_wait(self, engine: Engine, store: Store, unit: Unit) -> None:
+        push(store, "default", "b")
+
+        settle(engine, (unit, Interrupted(b"a", to_back=True)))
+
+        assert store.call("LRANGE", "queue:default", 0, -1) == [b"a", b"b"]  # the right end is fetched next
 
 
 def everything(store: Store) -> list[str]:

@@ -1,4 +1,4 @@
-"""docs/deploy.md: what it shows runs, and what it lists is there."""
+"""The guides to deploy: what they show runs, and what they list is there."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from pathlib import Path
 import pytest
 
 from kiqcluster.process.config import STOP_GRACE_SECONDS, Config
+from tests import forkserver
 from tests.deploy.stage import need
 from tests.deploy.test_prometheus import CASES
 from tests.kit import ROOT, Cluster, RedisServer, require
 from tests.stage import Stage
 
-PAGE = ROOT / "docs" / "deploy.md"
+PAGE = ROOT / "docs/guides/deploy.md"
+ALERTS = ROOT / "docs/reference/alerts.md"
+PLATFORMS = ("docs/guides/deploy_systemd.md", "docs/guides/deploy_docker.md", "docs/guides/deploy_kubernetes.md")
+RELEASE = ROOT / "docs/guides/release.md"
 # What changes a machine or asks a daemon: shown, never run here.
 ELSEWHERE = {"cp", "useradd", "mkdir", "editor", "systemctl", "docker", "kubectl"}
 # What the checks by hand need, and the Debian package or our extra that has it.
@@ -30,8 +34,10 @@ LIBRARIES = {"kubernetes-validate": "kubernetes_validate", "check-jsonschema": "
 
 
 def commands() -> list[list[str]]:
-    """Return the page's commands, as words."""
-    blocks = re.findall(r"^```console\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    """Return the commands of the guides, as words; tests/docs/test_operations.py runs the others of a release."""
+    _, _, script = RELEASE.read_text().partition("## A plain script")
+    text = "\n".join([PAGE.read_text(), *((ROOT / name).read_text() for name in PLATFORMS), script])
+    blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     return [shlex.split(line.removeprefix("$ ")) for block in blocks for line in block.splitlines()]
 
 
@@ -95,9 +101,7 @@ def test_kiqctl_does_what_the_page_says(cluster: Cluster, folder: Path) -> None:
     for words in of("kiqctl"):
         there = [word.replace("/run/kiqcluster/shop", str(folder)) for word in words[1:]]
         assert str(folder) in " ".join(there)
-        done = subprocess.run(
-            [sys.executable, "-m", "kiqcluster.ctl", *there], cwd=ROOT, capture_output=True, text=True
-        )
+        done = forkserver.run([sys.executable, "-m", "kiqcluster.ctl", *there], cwd=ROOT)
         assert done.returncode == 0, done.stdout + done.stderr
         quiet.append((words[1], cluster.metric("kiqcluster_quiet")))
 
@@ -107,12 +111,9 @@ def test_kiqctl_does_what_the_page_says(cluster: Cluster, folder: Path) -> None:
 
 def test_the_script_is_called_as_the_page_says(cluster: Cluster, folder: Path, redis_server: RedisServer) -> None:
     require("bash", "bash")
-    for name, text in (
-        ("release.sh", 'ln -sfn "releases/$1" current'),
-        ("kiqctl", f'exec {sys.executable} -m kiqcluster.ctl "$@"'),
-    ):
-        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / name).chmod(0o755)
+    (folder / "release.sh").write_text('#!/bin/sh\nln -sfn "releases/$1" current\n')
+    (folder / "release.sh").chmod(0o755)
+    forkserver.install(folder / "kiqctl", "kiqcluster.ctl")
     environ = {
         "PATH": f"{folder}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
@@ -128,7 +129,7 @@ def test_the_script_is_called_as_the_page_says(cluster: Cluster, folder: Path, r
 
 
 def test_every_alert_is_in_the_table() -> None:
-    listed = re.findall(r"`(Kiq\w+)`", PAGE.read_text())
+    listed = re.findall(r"`(Kiq\w+)`", ALERTS.read_text())
     text = (ROOT / "deploy/prometheus/alerts.yml").read_text()
 
     assert sorted(listed) == sorted(re.findall(r"- alert: (\w+)", text))

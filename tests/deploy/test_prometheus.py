@@ -25,7 +25,7 @@ CASES = sorted((ROOT / "tests" / "deploy" / "prometheus").glob("*.yml"))
 DASHBOARD = ROOT / "deploy" / "grafana" / "kiqcluster.json"
 WORD = re.compile(r"[a-z_][a-z0-9_:]*")
 OF_THE_EXPORTER = ("queue:sidekiq_queue_latency_seconds:max", "queue:sidekiq_queue_size:max")  # for all instances
-OURS = ("sidekiq_", "kiqcluster_", "gitlab_sli_sidekiq_")
+OURS = ("sidekiq_", "kiqcluster_", "kiq_", "gitlab_sli_sidekiq_")
 SUFFIXES = ("_bucket", "_count", "_sum")
 
 
@@ -183,9 +183,17 @@ def asked_for() -> dict[str, str]:
 
 class TestNames:
     def test_what_is_asked_for_is_exported(self, stage: Stage) -> None:
-        app = stage.write_application("""
+        app = stage.write_application(
+            """
+            import sqlalchemy
+
             from kiqcluster import job
+            from kiqcluster.contrib.sqlalchemy import metadata, use_outbox
             from kiqcluster.policies import Drop
+
+            engine = sqlalchemy.create_engine("sqlite:///OUTBOX")
+            metadata.create_all(engine)
+            use_outbox(engine)
 
             @job(urgency="low")
             def judged(): ...
@@ -195,7 +203,8 @@ class TestNames:
 
             @job(concurrency_limit=-1)
             def paused(): ...
-        """)
+        """.replace("OUTBOX", f"{stage.folder}/outbox.db")
+        )
         cluster: Cluster = stage.run_cluster("default", "-c", "1", app=app)
         cluster.wait_ready()
         stage.push("record", "a")
@@ -203,7 +212,7 @@ class TestNames:
         stage.push("never")
         stage.push("paused")
         wait_until(lambda: stage.store.call("HLEN", stage.store.keys.limits), "a limit to be known")
-        counted = {"sidekiq_jobs_completion_seconds_count", "sidekiq_jobs_skipped_by_reason_total"}
+        counted = {"sidekiq_jobs_completion_seconds_count", "sidekiq_jobs_skipped_by_reason_total", "kiq_outbox_rows"}
         wait_until(lambda: counted <= live(cluster), "the jobs to be counted")
         exporter = Exporter(stage.store, SystemClock(), 0.0, lambda trouble: None)
         exported = live(cluster) | names(exporter.page("", "")[1].decode())
@@ -214,7 +223,8 @@ class TestNames:
         assert {word: place for word, place in asked.items() if word not in exported} == {}
 
     def test_what_is_asked_for_is_in_the_documentations_tables(self) -> None:
-        pages = [(ROOT / "docs" / name).read_text() for name in ("metrics.md", "kiqctl.md")]
+        places = ("metrics.md", "reference/exporter.md", "guides/outbox.md")
+        pages = [(ROOT / "docs" / name).read_text() for name in places]
         cells = re.findall(r"^\| (`.*?) \|", "\n".join(pages), re.MULTILINE)
         documented = {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
 

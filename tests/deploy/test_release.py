@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from kiqcluster.store import Store
+from tests import forkserver
 from tests.kit import ROOT, Cluster, require, wait_until
 from tests.stage import Stage
 
@@ -39,8 +39,7 @@ class Site:
         self.folder = folder
         self.cluster = cluster
         kiqctl = folder / "kiqctl"
-        kiqctl.write_text(f'#!/bin/sh\nexec {sys.executable} -m kiqcluster.ctl "$@"\n')
-        kiqctl.chmod(0o755)
+        forkserver.install(kiqctl, "kiqcluster.ctl")
         self._environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "REDIS_URL": redis, "KIQCTL": str(kiqctl)}
 
     def deploy(self, *words: str) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""docs/cancel.md: its example runs and prints what it says."""
+"""docs/guides/cancel.md: its example runs and prints what it says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.docs.test_docs import blocks, output
 from tests.kit import ROOT, RedisServer
 
-PAGE = ROOT / "docs/cancel.md"
+PAGE = ROOT / "docs/guides/cancel.md"
 
 
 def test_the_examples_print_what_the_page_says(tmp_path: Path, redis_server: RedisServer) -> None:

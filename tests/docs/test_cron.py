@@ -1,4 +1,4 @@
-"""docs/cron.md: its examples run and print what it says, and its tables say what the code says."""
+"""docs/guides/cron.md: its examples run and print what it says, and its tables say what the code says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kiqcluster.sidekiq.schedules import MACROS
 from tests.docs.test_docs import blocks, output
 from tests.kit import ROOT, RedisServer
 
-PAGE = ROOT / "docs/cron.md"
+PAGE = ROOT / "docs/guides/cron.md"
 
 
 def test_the_examples_print_what_the_page_says(tmp_path: Path, redis_server: RedisServer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.kit import ROOT
+
+ADDRESSES = re.compile(r"^Metrics: http://127\.0\.0\.1:\d+/metrics\nWeb pages: http://127\.0\.0\.1:\d+/$", re.MULTILINE)
 
 
 @pytest.fixture
@@ -40,6 +43,9 @@ def test_without_a_terminal_it_ends_once_every_job_is_done(folder: Path) -> None
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "Ctrl-C" not in done.stdout
+    assert re.search(
+        r"^Metrics: http://127\.0\.0\.1:\d+/metrics\nWeb pages: http://127\.0\.0\.1:\d+/$", done.stdout, re.MULTILINE
+    )
 
 
 def test_a_cluster_that_stops_early_is_told_in_one_line(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,8 +16,10 @@ from kiqcluster.middleware import Chain
 from kiqcluster.process import config
 from kiqcluster.process.events import LIFECYCLE
 from kiqcluster.store import Store
+from tests import forkserver
 from tests.kit import ROOT, RedisServer
 
+INSPECTION = ("docs/guides/inspect.md", "docs/guides/inspect_fleet.md")
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -29,12 +30,10 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def output(script: Path, server: RedisServer) -> str:
     """Run a script in its folder; return what it prints."""
-    done = subprocess.run(
+    done = forkserver.run(
         [sys.executable, script.name],
         cwd=script.parent,
         env={"REDIS_URL": server.url, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -48,33 +47,47 @@ def test_the_readmes_examples_run(tmp_path: Path, redis_server: RedisServer) -> 
     assert output(tmp_path / "use.py", redis_server) == "welcome, 7\n"
 
 
-def test_the_examples_about_jobs_run(tmp_path: Path, redis_server: RedisServer) -> None:
-    (tmp_path / "page.py").write_text("\n".join(blocks(ROOT / "docs/jobs.md", "python")))
+@pytest.mark.parametrize(
+    ("page", "prints"),
+    [
+        ("docs/guides/write_jobs.md", ""),
+        ("docs/guides/enqueue.md", "invoice for 7 in EUR\nwelcome, 8\n"),
+        ("docs/guides/rails_jobs.md", ""),
+        ("docs/guides/middleware.md", ""),
+        ("docs/reference/errors.md", ""),
+        ("docs/reference/job_options.md", ""),
+    ],
+)
+def test_the_examples_about_jobs_run(page: str, prints: str, tmp_path: Path, redis_server: RedisServer) -> None:
+    declared = blocks(ROOT / "docs/guides/write_jobs.md", "python")  # the jobs that the other pages use
+    others = [] if page.endswith("/write_jobs.md") else blocks(ROOT / page, "python")
+    (tmp_path / "page.py").write_text("\n".join([*declared, *others]))
 
-    assert output(tmp_path / "page.py", redis_server) == "invoice for 7 in EUR\nwelcome, 8\n"
+    assert output(tmp_path / "page.py", redis_server) == prints
 
 
 def test_the_examples_about_inspection_print_what_the_page_says(
     tmp_path: Path, store: Store, redis_server: RedisServer
 ) -> None:
-    page = ROOT / "docs/inspection.md"
-    (tmp_path / "page.py").write_text("\n".join(blocks(page, "python")))
+    pages = [ROOT / name for name in INSPECTION]  # the second goes on where the first ends
+    (tmp_path / "page.py").write_text("\n".join(each for page in pages for each in blocks(page, "python")))
 
     printed = output(tmp_path / "page.py", redis_server)
 
-    shown = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    text = "".join(page.read_text() for page in pages)
+    shown = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert printed == "".join(text for language, text in shown if not language)
 
 
 def test_the_page_about_inspection_names_all_that_is_public() -> None:
-    named = set(re.findall(r"\w+", (ROOT / "docs/inspection.md").read_text()))
+    named = set(re.findall(r"\w+", "".join((ROOT / name).read_text() for name in INSPECTION)))
 
     public = {each for name in api.__all__ for each in (name, *vars(getattr(api, name))) if not each.startswith("_")}
 
     assert public - named == set()
 
 
-@pytest.mark.parametrize("page", ["docs/running.md"])
+@pytest.mark.parametrize("page", ["docs/guides/queue_groups.md"])
 def test_commands_print_what_the_page_says(page: str) -> None:
     checked = 0
     for block in blocks(ROOT / page, "console"):
@@ -82,14 +95,14 @@ def test_commands_print_what_the_page_says(page: str) -> None:
             if not expected:
                 continue
             words = [sys.executable, "-m", *shlex.split(command)]
-            done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+            done = forkserver.run(words, cwd=ROOT)
             assert done.stdout == expected, done.stderr
             checked += 1
     assert checked >= 2
 
 
 def settings_table() -> str:
-    """Return the rows that docs/running.md must hold."""
+    """Return the rows that docs/reference/settings.md must hold."""
     rows = []
     for each in config.settings():
         default = ", ".join(each.default) if isinstance(each.default, tuple) else each.default
@@ -99,20 +112,20 @@ def settings_table() -> str:
 
 
 def test_every_setting_is_in_the_table() -> None:
-    assert settings_table() in (ROOT / "docs/running.md").read_text()
+    assert settings_table() in (ROOT / "docs/reference/settings.md").read_text()
 
 
 def test_every_exit_code_is_in_the_table() -> None:
-    rows = re.findall(r"^\| (\d) \| (.+) \|$", (ROOT / "docs/running.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (\d) \| (.+) \|$", (ROOT / "docs/reference/exit_codes.md").read_text(), re.MULTILINE)
 
     assert [int(code) for code, _ in rows] == sorted(ExitCode)
 
 
-def section(heading: str) -> str:
-    """Return a section of docs/jobs.md, its subsections included."""
+def section(page: str, heading: str) -> str:
+    """Return a section of a page, its subsections included."""
     level = heading.index(" ")
     pattern = rf"^{heading}$(.*?)(?=^#{{1,{level}}} |\Z)"
-    found = re.search(pattern, (ROOT / "docs/jobs.md").read_text(), re.MULTILINE | re.DOTALL)
+    found = re.search(pattern, (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     assert found is not None, heading
     return found[1]
 
@@ -124,28 +137,29 @@ def first_cells(text: str) -> list[str]:
 
 
 def test_every_option_of_jobs_is_in_the_table() -> None:
-    assert sorted(first_cells(section("## Options"))) == sorted(OPTIONS)
+    assert sorted(first_cells((ROOT / "docs/reference/job_options.md").read_text())) == sorted(OPTIONS)
 
 
 def test_every_event_is_in_the_table() -> None:
-    assert sorted(first_cells(section("### Handlers"))) == sorted(LIFECYCLE)
+    assert sorted(first_cells(section("docs/guides/middleware.md", "## Handlers"))) == sorted(LIFECYCLE)
 
 
 def test_every_way_to_change_a_chain_is_in_the_table() -> None:
     methods = {name for name, value in vars(Chain).items() if callable(value) and not name.startswith("_")}
     changes = methods - {"invoke", "ainvoke", "is_async"}
 
-    assert set(first_cells(section("### Middleware"))) == changes
+    assert set(first_cells(section("docs/guides/middleware.md", "## Middleware"))) == changes
 
 
 def test_every_error_that_says_a_push_failed_is_in_the_table() -> None:
     kinds = [errors.InvalidPush, errors.InvalidArguments, *errors.StoreError.__subclasses__()]
 
-    assert {kind.__name__ for kind in kinds} <= set(first_cells(section("### When a push fails")))
+    assert {kind.__name__ for kind in kinds} <= set(first_cells((ROOT / "docs/reference/errors.md").read_text()))
 
 
 def test_the_settings_that_code_may_set_are_named() -> None:
-    (sentence,) = re.findall(r"^`configure\(\)` takes (.*?)\. ", section("## Set-up"), re.MULTILINE | re.DOTALL)
+    text = (ROOT / "docs/guides/middleware.md").read_text()
+    (sentence,) = re.findall(r"^`configure\(\)` takes (.*?)\. ", text, re.MULTILINE | re.DOTALL)
 
     assert sorted(re.findall(r"`(\w+)`", sentence)) == sorted(
         each.name for each in config.settings() if each.metadata["in_code"]
@@ -153,7 +167,7 @@ def test_the_settings_that_code_may_set_are_named() -> None:
 
 
 def test_what_the_page_asks_redis_is_answered(store: Store) -> None:
-    (block,) = blocks(ROOT / "docs/jobs.md", "console")
+    (block,) = blocks(ROOT / "docs/guides/retries.md", "console")
     commands = [shlex.split(line.removeprefix("$ redis-cli ")) for line in block.splitlines()]
     for name in ("schedule", "retry", "dead"):
         store.call("ZADD", name, 5, f"a {name} job")

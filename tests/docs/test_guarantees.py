@@ -1,4 +1,4 @@
-"""docs/guarantees.md: its examples run and print what it says, and the tests that it names exist."""
+"""The pages about guarantees: their examples print what they say, and they say what a user has to know."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.guarantee_pages import sections
 from tests.docs.test_docs import output
 from tests.kit import ROOT, RedisServer
 
-PAGE = ROOT / "docs/guarantees.md"
 CALLS = {  # of what an example declares, and what it prints
     "Rate limits": ("sync(7)", "synced 7\n"),
     "RetryError": (
@@ -32,12 +32,6 @@ SAID_OF_EACH = {  # what the section of a guarantee says, and a word by which th
     "an example": r"```(?:python|console)",
     "its tests": r"`test_",
 }
-
-
-def sections() -> dict[str, str]:
-    """Return title → text of the sections."""
-    parts = re.split(r"^## (.*)\n", PAGE.read_text(), flags=re.MULTILINE)[1:]
-    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 @pytest.mark.parametrize("title", [title for title, text in sections().items() if "```python" in text])

@@ -1,4 +1,4 @@
-"""Examples of docs/guarantees.md and docs/jobs.md that declare jobs, or show kiqctl and files: used here."""
+"""Examples of guarantees and of docs/guides/write_jobs.md that declare jobs, or show kiqctl and files: used here."""
 
 from __future__ import annotations
 
@@ -13,18 +13,13 @@ from kiqcluster.features.strikes import Strike
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
+from tests.docs.guarantee_pages import shown
 from tests.docs.test_docs import blocks
-from tests.docs.test_guarantees_of_payloads import PAGE, example, output
+from tests.docs.test_guarantees_of_payloads import example, output
 from tests.kit import ROOT, RedisServer
 from tests.redis.kiqctl import Kiqctl
 
 DRAIN = "from kiqcluster.testing import drain, fake\nwith fake():\n    "
-
-
-def shown(title: str, language: str) -> str:
-    """Return what a section shows in a language."""
-    section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    return "\n".join(re.findall(rf"^```{language}\n(.*?)^```", section, re.MULTILINE | re.DOTALL))
 
 
 def test_the_export_of_rate_limits_runs(tmp_path: Path, redis_server: RedisServer) -> None:
@@ -67,7 +62,7 @@ print(ask(Rebuild, "orders"))
 
 
 def test_the_error_that_means_not_yet_is_raised(tmp_path: Path, redis_server: RedisServer) -> None:
-    source = "\n".join(blocks(ROOT / "docs/jobs.md", "python"))
+    source = "\n".join(blocks(ROOT / "docs/guides/write_jobs.md", "python"))
     calls = """
 try:
     announce.perform_inline("home")

@@ -1,9 +1,7 @@
-"""The examples of docs/guarantees.md about what a payload says of itself: its size, its version, its expiry."""
+"""The examples about what a payload says of itself: its size, its version, its expiry."""
 
 from __future__ import annotations
 
-import re
-import subprocess
 import sys
 from pathlib import Path
 from textwrap import indent
@@ -11,22 +9,21 @@ from textwrap import indent
 from kiqcluster.sidekiq.compression import decompressed
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
+from tests import forkserver
+from tests.docs.guarantee_pages import shown
 from tests.kit import ROOT, RedisServer
-
-PAGE = (ROOT / "docs/guarantees.md").read_text()
 
 
 def example(title: str) -> str:
-    """Return the Python example of a section."""
-    section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    return "\n".join(re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL))
+    """Return the Python example of a guarantee."""
+    return shown(title, "python")
 
 
 def output(source: str, folder: Path, server: RedisServer) -> str:
     """Run an example; return what it prints."""
     (folder / "example.py").write_text(source)
     environ = {"REDIS_URL": server.url, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "example.py"], cwd=folder, env=environ, capture_output=True, text=True)
+    done = forkserver.run([sys.executable, "example.py"], cwd=folder, env=environ)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -1,4 +1,4 @@
-"""The commands on docs/kiqctl.md run, and print what the page says, but for ids, times and sizes.
+"""The commands on the pages about kiqctl run, and print what the pages say, but for ids, times and sizes.
 
 The fleet is the one of the page: app-1 with two workers, and a process of Ruby's; its jobs are those of all examples.
 """
@@ -21,7 +21,15 @@ from tests.process.examples import EXAMPLE_JID, lay_out, run_example
 from tests.process.kiqctl import Kiqctl
 from tests.stage import Stage
 
-PAGE = ROOT / "docs/kiqctl.md"
+PAGES = [
+    "reference/kiqctl/processes",
+    "reference/kiqctl/top",
+    "reference/kiqctl/queues",
+    "reference/kiqctl/sets",
+    "reference/kiqctl/cron_and_tasks",
+    "reference/kiqctl/migrate",
+    "reference/exporter",
+]
 RUBY = "rails-1:7:cccccccccccc"
 UNSTEADY = [
     (r"\b[0-9a-f]{24}\b", "JID"),
@@ -60,9 +68,9 @@ def steady(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines()]
 
 
-def test_the_commands_of_the_page_do_what_it_says(kiqctl: Kiqctl, stage: Stage, fleet: FakeSupervisor) -> None:
+def test_the_commands_of_the_pages_do_what_they_say(kiqctl: Kiqctl, stage: Stage, fleet: FakeSupervisor) -> None:
     compared = 0
-    for block in blocks(PAGE, "console"):
+    for block in (block for page in PAGES for block in blocks(ROOT / f"docs/{page}.md", "console")):
         lay_out(stage)
         fleet.quiet_alone = set()
         for line, expected in re.findall(r"^\$ (kiqctl .*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):

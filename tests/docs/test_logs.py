@@ -1,17 +1,18 @@
-"""docs/logs.md: its examples work, a line has the fields that the page shows, and the tests that it names exist."""
+"""Logs: the examples work, a line has the fields that docs/reference/log_fields.md shows, and named tests exist."""
 
 from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+from tests import forkserver
 from tests.docs.test_docs import blocks
 from tests.kit import ROOT
 
-PAGE = ROOT / "docs/logs.md"
+PAGE = ROOT / "docs/guides/logs.md"
+FIELDS = ROOT / "docs/reference/log_fields.md"
 RUN = """
 import json
 import sys
@@ -45,20 +46,14 @@ execution.execute(JobRun(Unit("default", payload, "", ""), 0.0))
 def lines(folder: Path, *sources: str, word: str) -> list[dict[str, object]]:
     """Run a job of an example; return the lines that are logged."""
     (folder / "page.py").write_text("\n".join([*sources, RUN]))
-    done = subprocess.run(
-        [sys.executable, "page.py", word],
-        cwd=folder,
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    done = forkserver.run([sys.executable, "page.py", word], cwd=folder, env={"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_a_line_has_the_fields_that_the_page_shows(tmp_path: Path) -> None:
-    declaration, _ = blocks(PAGE, "python")
-    (shown,) = map(json.loads, blocks(PAGE, "json"))
+    (declaration,) = blocks(FIELDS, "python")
+    (shown,) = map(json.loads, blocks(FIELDS, "json"))
     slow = "import time\nbegun = time.thread_time()\nwhile time.thread_time() < begun + 0.001: pass"
     declaration += "\n".join(f"        {line}" for line in slow.splitlines())
 
@@ -72,14 +67,14 @@ def test_a_line_has_the_fields_that_the_page_shows(tmp_path: Path) -> None:
 
 
 def test_the_job_logger_of_the_page_logs(tmp_path: Path) -> None:
-    said = [line["msg"] for line in lines(tmp_path, *blocks(PAGE, "python"), word="off")]
+    said = [line["msg"] for line in lines(tmp_path, *blocks(FIELDS, "python"), *blocks(PAGE, "python"), word="off")]
 
     assert said == ["start resize", "done resize"]
 
 
 def test_each_field_of_the_line_is_in_the_table() -> None:
-    (shown,) = map(json.loads, blocks(PAGE, "json"))
-    rows = re.findall(r"^\| (`.*?) \|", PAGE.read_text(), re.MULTILINE)
+    (shown,) = map(json.loads, blocks(FIELDS, "json"))
+    rows = re.findall(r"^\| (`.*?) \|", FIELDS.read_text(), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
     of_any_line = {"ts", "pid", "tid", "lvl", "msg", "ctx", "event", "elapsed"}
 
@@ -89,7 +84,7 @@ def test_each_field_of_the_line_is_in_the_table() -> None:
 
 
 def test_the_tests_that_the_page_names_exist() -> None:
-    named = set(re.findall(r"`(test_\w+)`", PAGE.read_text()))
+    named = set(re.findall(r"`(test_\w+)`", PAGE.read_text() + FIELDS.read_text()))
 
     there = {
         name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (test_\w+)", path.read_text())

@@ -6,9 +6,9 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,26 +19,22 @@ from kiqcluster.process.logs import wording
 from kiqcluster.supervisor import signals
 from kiqcluster.supervisor.cluster import reload
 from kiqcluster.worker import inbox
+from tests import forkserver
+from tests.docs.walk import COMMAND, is_shown
 from tests.kit import ROOT, http_get, require, wait_until
 from tests.stage import Stage
 
 DOCS = ROOT / "docs"
 HOME = "/run/kiqcluster/shop"  # of the pages
 ADDRESS = "127.0.0.1:8082"
-TOO_LONG = "python -m benchmarks"
+ELSEWHERE = ("python -m benchmarks", "deploy/rolling-deploy")  # it takes long; tests/deploy calls it
 UNCATCHABLE = {"KILL", "STOP"}
 
 
 def examples(text: str) -> list[tuple[str, str]]:
     """Return the commands of a page in order, each with what it prints; "" where the page does not show that."""
     blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    return [found for block in blocks for found in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)]
-
-
-def is_as_shown(printed: str, shown: str) -> bool:
-    """Return whether it is what the page shows: … stands for anything, and columns may be wider."""
-    pattern = re.escape(" ".join(shown.split())).replace("…", ".*")
-    return re.fullmatch(pattern, " ".join(printed.split())) is not None
+    return [found for block in blocks for found in COMMAND.findall(block)]
 
 
 class Site:
@@ -47,9 +43,7 @@ class Site:
     def __init__(self, stage: Stage, folder: Path) -> None:
         self._folder = folder
         for name, module in (("kiqcluster", "kiqcluster"), ("kiqctl", "kiqcluster.ctl")):
-            program = folder / name
-            program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
-            program.chmod(0o755)
+            forkserver.install(folder / name, module)
         self.cluster = stage.run_cluster(
             "default", "mailers", KIQ_PIDFILE=str(folder / "pid"), KIQ_CONTROL=str(folder / "control.sock")
         )
@@ -92,9 +86,19 @@ def section(page: Path, heading: str) -> str:
     return found[1]
 
 
-PAGES = {
-    "operate": lambda: (DOCS / "operate.md").read_text(),
-    "signals": lambda: (DOCS / "signals.md").read_text(),
+PAGES: dict[str, Callable[[], str]] = {
+    **{
+        name: partial((DOCS / f"{name}.md").read_text)
+        for name in (
+            "guides/operate",
+            "guides/quiet",
+            "guides/release",
+            "guides/modes",
+            "guides/preload",
+            "reference/signals",
+            "reference/control_socket",
+        )
+    },
     "readme": lambda: section(ROOT / "README.md", "## Deploy"),
 }
 
@@ -105,9 +109,9 @@ def test_the_commands_of_the_page_work_one_after_the_other(site: Site, page: str
     wait_until(site.is_ready, "the cluster to be ready")
 
     for command, shown in examples(PAGES[page]()):
-        if not command.startswith(TOO_LONG):
+        if not command.startswith(ELSEWHERE):
             printed = site.run(command)
-            assert not shown or is_as_shown(printed, shown), f"{command} printed\n{printed}"
+            assert not shown or is_shown(printed, shown), f"{command} printed\n{printed}"
 
     wait_until(site.is_calm, "the cluster to be ready again")
     site.cluster.signal(signal.SIGTERM)
@@ -115,7 +119,7 @@ def test_the_commands_of_the_page_work_one_after_the_other(site: Site, page: str
 
 
 def test_the_settings_that_the_page_shows_are_accepted(tmp_path: Path) -> None:
-    blocks = re.findall(r"^```toml\n(.*?)^```", (DOCS / "operate.md").read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```toml\n(.*?)^```", (DOCS / "guides/recycle.md").read_text(), re.MULTILINE | re.DOTALL)
     file = tmp_path / "kiqcluster.toml"
     file.write_text("\n".join(blocks))
 
@@ -138,15 +142,18 @@ def names(caught: object) -> set[str]:
 def test_every_signal_to_the_supervisor_is_in_the_table() -> None:
     handled = names(signals.SIGNAL_ACTIONS) | names(signals.IGNORED)
 
-    assert first_column(section(DOCS / "signals.md", "## To the supervisor")) == handled | UNCATCHABLE
+    assert first_column(section(DOCS / "reference/signals.md", "## To the supervisor")) == handled | UNCATCHABLE
 
 
 def test_every_signal_to_a_worker_is_in_the_table() -> None:
-    assert first_column(section(DOCS / "signals.md", "## To a worker")) == names(inbox.SIGNAL_ACTIONS) | UNCATCHABLE
+    assert (
+        first_column(section(DOCS / "reference/signals.md", "## To a worker"))
+        == names(inbox.SIGNAL_ACTIONS) | UNCATCHABLE
+    )
 
 
 def test_what_a_reload_heeds_at_once_and_what_it_cannot_is_in_the_list() -> None:
-    text = section(DOCS / "signals.md", "### Reload")
+    text = section(DOCS / "reference/signals.md", "### Reload")
     (at_once,) = re.findall(r"^- at once: (.*?);\n- ", text, re.MULTILINE | re.DOTALL)
     (fixed,) = re.findall(r"^- with a new supervisor only: (.*?);\n- ", text, re.MULTILINE | re.DOTALL)
 
@@ -155,25 +162,19 @@ def test_what_a_reload_heeds_at_once_and_what_it_cannot_is_in_the_list() -> None
 
 
 def test_every_event_of_the_log_is_in_the_table() -> None:
-    rows = re.findall(r"^\| (`.*?) \|", section(DOCS / "operate.md", "## What the log says"), re.MULTILINE)
+    rows = re.findall(r"^\| (`.*?) \|", (DOCS / "reference/log_events.md").read_text(), re.MULTILINE)
 
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == {*wording.WORDING, "lines_dropped"}
 
 
 def test_every_alert_has_an_entry_in_the_runbook_and_no_other_has() -> None:
     alerts = re.findall(r"^ +- alert: (\w+)$", (ROOT / "deploy/prometheus/alerts.yml").read_text(), re.MULTILINE)
-    headings = re.findall(r"^### (Kiq.*)$", (DOCS / "operate.md").read_text(), re.MULTILINE)
+    headings = re.findall(r"^## (Kiq.*)$", (DOCS / "reference/alerts.md").read_text(), re.MULTILINE)
 
     assert sorted(name for heading in headings for name in heading.split(", ")) == sorted(alerts)
 
 
 def test_every_public_name_is_on_the_page_of_the_api() -> None:
-    page = (DOCS / "api.md").read_text()
+    page = (DOCS / "reference/api.md").read_text()
 
     assert [name for name in kiqcluster.__all__ if not re.search(rf"\b{name}\b", page)] == ["__version__"]
-
-
-def test_every_page_is_in_the_table_of_contents() -> None:
-    listed = set(re.findall(r"^(\w+)$", (DOCS / "index.md").read_text(), re.MULTILINE))
-
-    assert {page.stem for page in DOCS.glob("*.md")} == listed | {"index"}

@@ -1,9 +1,8 @@
-"""The examples of docs/sidekiq_compatibility.md, with a real Ruby Sidekiq on the other side."""
+"""The examples of docs/guides/beside_rails.md, with a real Ruby Sidekiq on the other side."""
 
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,16 +12,18 @@ import pytest
 from kiqcluster.api import ProcessSet
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
+from tests import forkserver
 from tests.interop.programs import RubyProgram, RubyServer
 from tests.interop.test_scenarios import SCENARIOS
 from tests.kit import ROOT, RedisServer, wait_until
 from tests.stage import Stage
 
-PAGE = (ROOT / "docs/sidekiq_compatibility.md").read_text()
+PAGE = (ROOT / "docs/reference/sidekiq_compatibility.md").read_text()
+GUIDE = (ROOT / "docs/guides/beside_rails.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def run_python(tmp_path: Path, redis_server: RedisServer) -> Callable[[str], str
     def run(source: str) -> str:
         (tmp_path / "example.py").write_text(source)
         environ = {"REDIS_URL": redis_server.url, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, env=environ, capture_output=True, text=True)
+        done = forkserver.run([sys.executable, "example.py"], cwd=tmp_path, env=environ)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -100,4 +101,4 @@ def test_an_unknown_class_is_put_off_as_often_as_the_page_says(stage: Stage) -> 
 
     wait_until(lambda: stage.store.call("ZCARD", "dead"), "it to be buried")
     assert decode(raw)["deferred_count"] == 10
-    assert "ten times" in PAGE
+    assert "ten times" in GUIDE

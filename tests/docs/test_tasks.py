@@ -1,4 +1,4 @@
-"""docs/tasks.md: its examples run and print what it says, and its tables say what the code says."""
+"""docs/guides/tasks.md: its examples run and print what it says, and its tables say what the code says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kiqcluster.store.tasks import STATUSES
 from tests.docs.test_docs import blocks, output
 from tests.kit import ROOT, RedisServer
 
-PAGE = ROOT / "docs/tasks.md"
+PAGE = ROOT / "docs/guides/tasks.md"
 
 
 def test_the_examples_print_what_the_page_says(tmp_path: Path, redis_server: RedisServer) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
 
 import _kiqcluster_pytest as plugin
 from kiqcluster import testing
+from tests import forkserver
 from tests.docs.test_docs import blocks
 from tests.kit import ROOT
 
-PAGE = ROOT / "docs/testing.md"
+PAGE = ROOT / "docs/guides/testing.md"
 APPLICATION = """
 from kiqcluster import Job
 
@@ -31,7 +31,7 @@ def test_the_examples_are_a_suite_that_passes(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(dedent(APPLICATION))
     words = ["-m", "pytest", "-W", "error", "-p", "no:cacheprovider", "--strict-markers", "--rootdir", str(tmp_path)]
 
-    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    done = forkserver.run([sys.executable, *words], cwd=tmp_path, timeout=100)
 
     assert done.returncode == 0, done.stdout
     assert f"{source.count('def test_')} passed" in done.stdout

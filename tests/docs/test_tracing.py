@@ -13,7 +13,7 @@ from tests.kit import ROOT
 from tests.stage import Stage
 from tests.tracing import instrumented
 
-PAGE = ROOT / "docs/tracing.md"
+PAGE = ROOT / "docs/guides/tracing.md"
 USE = """
 from kiqcluster.process.runtime import current_setup
 

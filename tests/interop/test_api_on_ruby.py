@@ -274,7 +274,7 @@ def test_jobs_that_are_moved_to_rubys_queue_run_there_in_their_order(stage, ruby
 
 
 def test_a_paused_queue_is_still_fetched_by_ruby_without_pro(stage, ruby_client):
-    """Said in docs/sidekiq_compatibility.md; Sidekiq Pro and our workers heed it."""
+    """Said in docs/reference/sidekiq_compatibility.md; Sidekiq Pro and our workers heed it."""
     Queue("ruby").pause()
 
     stage.wait_ran([ruby_client("perform_async", "x", set={"queue": "ruby"})])

@@ -1,4 +1,4 @@
-"""Deduplicated jobs on a queue that Ruby serves: it runs them, and what becomes of their locks (docs/guarantees.md)."""
+"""Deduplicated jobs on a queue that Ruby serves: it runs them; their locks are as docs/guides/deduplicate.md says."""
 
 from __future__ import annotations
 

@@ -11,8 +11,9 @@ from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
 from tests.interop.browser import Browser
 from tests.interop.programs import RubyProgram
+from tests.kit import require_module
 
-pytest.importorskip("cryptography")
+require_module("cryptography")
 pytestmark = pytest.mark.ruby
 
 KEY, SECRET = base64.b64encode(b"k" * 32).decode(), "hunter2"

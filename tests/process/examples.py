@@ -102,7 +102,7 @@ def run_example(kiqctl: Kiqctl, call: Sequence[str], url: str) -> subprocess.Com
             return subprocess.CompletedProcess(call, terminal.wait(), "", terminal.text)
         finally:
             terminal.close()
-    if call[0] == "exporter":
+    if call[0] in ("exporter", "web"):
         running = kiqctl.start(*call, "--listen", f"127.0.0.1:{free_port()}")
         assert running.process.stderr is not None
         said = running.process.stderr.readline()  # that it listens

@@ -7,6 +7,8 @@ import signal
 
 import pytest
 
+from kiqcluster import cancel
+from kiqcluster.process.runtime import Setup, using_setup
 from kiqcluster.sidekiq import ruby_json
 from tests.kit import is_alive, wait_until
 from tests.stage import Stage
@@ -20,8 +22,8 @@ def test_many_wait_at_once_in_one_process_beside_jobs_in_threads(stage: Stage) -
     cluster = stage.run_cluster("default", "-c", "2", app=APP, KIQ_TEST_WAITING="500")
 
     stage.wait_noted("all wait", *(f"ran sync {number}" for number in range(20)))
-    (slot,) = cluster.slots()
-    assert len(slot["running"]) == 500
+    # A job notes its end in its last step, and is running until that has ended.
+    wait_until(lambda: [len(slot["running"]) for slot in cluster.slots()] == [500], "the others to have ended")
     stage.release()
 
     stage.wait_noted(*(f"ran {number}" for number in range(500)))
@@ -204,3 +206,21 @@ def test_middleware_is_around_them(stage: Stage, method: str) -> None:
     wait_until(lambda: not stage.remaining(), "it to be settled")
     assert stage.notes() == [f"{where} step", "step a kiq.async", "after"]
     assert cluster.stop() == 0
+
+
+def test_a_job_inside_middleware_that_is_not_async_is_cancelled_where_it_waits(stage: Stage) -> None:
+    app = stage.write_application("""
+        from kiqcluster import server_middleware
+        from tests.apps import async_jobs
+
+        server_middleware.add(lambda run, proceed: proceed())
+    """)
+    stage.run_cluster("default", "-c", "1", app=app)
+    jid = stage.push("wait", "a")
+    stage.wait_noted("began a")
+
+    with using_setup(Setup(store=stage.store)):
+        assert cancel(jid)
+
+    wait_until(lambda: not stage.remaining(), "the job to end")
+    assert stage.notes() == ["began a", "cancelled a"]

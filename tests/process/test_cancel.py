@@ -64,6 +64,17 @@ def test_an_async_job_is_cancelled_where_it_waits(stage: Stage) -> None:
     assert (stage.notes(), dropped(stage)) == (["began a"], {jid: "cancelled"})
 
 
+def test_an_async_job_that_is_told_on_its_way_to_the_event_loop_does_not_wait_there(stage: Stage) -> None:
+    run_cluster(stage)
+    jid = stage.push("EarlyTold")
+    stage.wait_noted("began early")
+
+    assert cancel_in(stage.store, jid).running == 1
+
+    wait_until(lambda: stage.remaining() == {}, "the job to end", seconds=5)
+    assert (stage.notes(), dropped(stage)) == (["began early"], {jid: "cancelled"})
+
+
 @pytest.mark.parametrize(("word", "is_dropped"), [("fails", True), ("gives_way", True), ("returns", False)])
 def test_a_job_that_does_not_ask_is_not_run_again(stage: Stage, word: str, is_dropped: bool) -> None:
     run_cluster(stage)

@@ -15,8 +15,10 @@ import pytest
 
 from kiqcluster.control import control_messages
 from kiqcluster.control.control_messages import Message
+from kiqcluster.control.stacks import STACKS_TTL_SECONDS, read_stacks
 from kiqcluster.ipc.frames import Channel, Frame
 from kiqcluster.store import Store
+from tests import forkserver
 from tests.kit import ROOT, TIMEOUT_SECONDS, RedisServer, wait_until
 from tests.stage import Stage, pid_of
 
@@ -30,7 +32,7 @@ class LoneWorker:
         self.store = store
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "tests.apps.lone_worker", str(theirs.fileno()), redis]
-        self.process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], stdout=subprocess.DEVNULL)
+        self.process = forkserver.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], stdout=subprocess.DEVNULL)
         theirs.close()
         self.channel = Channel(ours)
         self.frames: list[Frame] = []
@@ -176,6 +178,25 @@ def test_threads_are_dumped_by_the_one_that_is_asked(stage: Stage) -> None:
 
     cluster.wait_for("threads", pid=pids[1])
     assert cluster.seen("threads", pid=pids[0]) == []
+
+
+def test_the_threads_of_a_dump_are_kept_in_redis_for_a_while_and_those_that_run_jobs_come_first(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "2")
+    cluster.wait_ready()
+    jid = stage.push("stubborn", "a")
+    stage.wait_noted("began a")
+    (name,) = stage.members()
+
+    control_messages.send(stage.store, name, Message("dump", "process"))
+
+    wait_until(lambda: read_stacks(stage.store, [name]), "the stacks to show")
+    told = read_stacks(stage.store, [name])[name]
+    first, _, _ = told.text.partition("\n---")
+    assert jid in first
+    assert "in stubborn" in first
+    assert told.is_own
+    assert 0 < stage.store.call("TTL", stage.store.keys.stacks(name)) <= STACKS_TTL_SECONDS
+    stage.release()
 
 
 # down

@@ -6,15 +6,13 @@ import base64
 import os
 import signal
 
-import pytest
-
 from kiqcluster import Client
 from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
-from tests.kit import http_get, wait_until
+from tests.kit import http_get, require_module, wait_until
 from tests.stage import Stage
 
-pytest.importorskip("cryptography")
+require_module("cryptography")
 KEY, OTHER = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
 SECRET = "hunter2"
 

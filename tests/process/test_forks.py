@@ -119,13 +119,15 @@ def test_a_fork_ends_where_the_applications_code_does_wherever_it_was_made(stage
 def test_a_fork_in_c_runs_none_of_the_jobs_at_hand(stage: Stage) -> None:
     """C code that tells Python nothing: no at-fork hook runs in the child, which comes back as a copy of the worker."""
     app = stage.write_application("""
-        import ctypes, os
+        import ctypes, os, sys
         from kiqcluster import job
         from tests.apps.basic import note
 
         @job
         def fork_in_c(number):
+            sys.setswitchinterval(60)  # a thread that asks for the interpreter now would be waited for in the child
             pid = ctypes.PyDLL(None).fork()
+            sys.setswitchinterval(0.005)
             if pid:
                 note("forked", number, os.waitpid(pid, 0)[1])
 

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,6 +17,12 @@ from tests import forkserver
 from tests.kit import ROOT
 
 APP = ["-r", "tests.apps.basic", "default"]
+
+
+@pytest.fixture(autouse=True)
+def _is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the server used where `make test-all` has all other tests do without it."""
+    monkeypatch.delenv("KIQ_FORKSERVER", raising=False)
 
 
 def outcome(popen: type[subprocess.Popen[str]], words: list[str], cwd: Path) -> tuple[int, str, str]:
@@ -52,6 +60,56 @@ def test_the_process_is_a_child_of_the_tests_in_a_session_of_its_own() -> None:
     assert process.returncode == -signal.SIGKILL
     assert (session, parent) == (process.pid, os.getpid())
     assert "tests.forkserver" in command  # else these tests compare nothing
+
+
+@pytest.mark.parametrize("words", [["-c", "import sys; print(sys.argv, sys.path[0], __name__)", "x"], ["a.py", "x"]])
+def test_so_are_those_of_sources(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("HERE = 7")
+    (tmp_path / "a.py").write_text(
+        "import sys, other; print(sys.argv, sys.path[0], __name__, __file__, other.HERE); sys.exit(3)"
+    )
+
+    def told(run: Callable[..., subprocess.CompletedProcess[str]], **options: Any) -> tuple[int, str]:
+        done = run([sys.executable, *words], cwd=tmp_path, **options)
+        return done.returncode, done.stdout
+
+    assert told(forkserver.run) == told(subprocess.run, capture_output=True, text=True)
+
+
+class TestInstalled:
+    """A program that a shell starts."""
+
+    @pytest.fixture
+    def kiqctl(self, tmp_path: Path) -> Path:
+        forkserver.install(tmp_path / "kiqctl", "kiqcluster.ctl")
+        return tmp_path / "kiqctl"
+
+    @pytest.mark.parametrize("words", [["--version"], ["nonsense"], ["stats", "--redis", "redis://127.0.0.1:1/0"]])
+    def test_it_prints_and_ends_as_it_does_elsewhere(self, kiqctl: Path, words: list[str]) -> None:
+        plain = [sys.executable, "-m", "kiqcluster.ctl", *words]
+        served, expected = (
+            subprocess.run(each, cwd=ROOT, capture_output=True, text=True) for each in ([str(kiqctl), *words], plain)
+        )
+
+        assert (served.returncode, served.stdout, served.stderr) == (
+            expected.returncode,
+            expected.stdout,
+            expected.stderr,
+        )
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+    def test_a_signal_ends_it_everywhere(self, tmp_path: Path, number: signal.Signals) -> None:
+        (tmp_path / "waits.py").write_text("import sys; print('here', flush=True); sys.stdin.read()")
+        forkserver.install(tmp_path / "waits", "waits")
+        pipe = subprocess.PIPE
+        with subprocess.Popen([str(tmp_path / "waits")], cwd=tmp_path, stdin=pipe, stdout=pipe, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()  # it runs
+
+            process.send_signal(number)
+
+            process.stdout.read()  # until nobody can write any more
+        assert process.returncode == -number
 
 
 def test_a_program_that_finds_another_kiqcluster_first_runs_that(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from examples.import_export.jobs import rows
+from tests import forkserver
 from tests.chaos.scale import sized
 from tests.kit import ROOT
 from tests.stage import Stage
@@ -17,13 +17,10 @@ IMPORTED, EXPORTED = sized((300, 25_000), (10_000, 500_000))
 
 
 def example(stage: Stage, folder: Path, *words: str) -> list[str]:
-    done = subprocess.run(
+    done = forkserver.run(
         [sys.executable, "-m", "examples.import_export", *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "REDIS_URL": stage.redis.url},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from kiqcluster.control import process_registry
+from kiqcluster.control.stacks import read_stacks
 from kiqcluster.process.config import STOP_GRACE_SECONDS
 from tests.kit import http_get, is_alive, wait_until
 from tests.proc import children, count_descriptors, wait_exited
@@ -338,6 +340,12 @@ def test_a_silent_child_is_killed_and_replaced_and_its_jobs_run(stage: Stage) ->
     assert stage.notes().count("began b") == 1
 
 
+def passed_on(stage: Stage) -> list[str]:
+    """Return the stacks in Redis that another process has passed on."""
+    return [each.text for each in read_stacks(stage.store, stage.members()).values() if not each.is_own]
+
+
+@pytest.mark.skipif(not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="without the lock nobody can hold it")
 def test_a_child_whose_job_holds_the_interpreter_is_told_of_and_replaced_as_silent(stage: Stage) -> None:
     cluster = stage.run_cluster("default", "other", "-c", "2", KIQ_SILENCE_TIMEOUT="10")
     pids = cluster.wait_ready()
@@ -354,6 +362,7 @@ def test_a_child_whose_job_holds_the_interpreter_is_told_of_and_replaced_as_sile
     )
     dump = Kiqctl(stage.redis.url)("dump", f"{socket.gethostname()}:{pid}")
     cluster.wait_for("child_stacks", child=pid, count=2)
+    wait_until(lambda: any("in hold_interpreter" in each for each in passed_on(stage)), "Redis to have the stacks")
     count = cluster.metric('kiqcluster_children{state="unresponsive"}')
     death = cluster.wait_for("child_died", child=pid)
     cluster.wait_for("child_ready", count=3)

@@ -695,7 +695,10 @@ def test_the_help_of_a_deploy_says_how_long_its_quiet_lasts() -> None:
     assert "[15m]" in Kiqctl(None)("deploy", "begin", "--help").stdout
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+PAGES = sorted({*(ROOT / "docs").rglob("*.md")} - {*(ROOT / "docs/adr").glob("*.md")})  # ADRs tell of what was
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_commands_on_the_pages_are_such_that_it_takes(page: Path) -> None:
     known = all_commands()
     # after a prompt to the end of its line, within a sentence to the end of its code, over a line's end as well

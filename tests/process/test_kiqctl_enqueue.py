@@ -170,3 +170,20 @@ def test_what_cannot_be_enqueued_is_exit_2_and_nothing_is(kiqctl: Kiqctl, store:
     assert done.stderr
     assert "Traceback" not in done.stderr
     assert store.call("DBSIZE") == 0
+
+
+def test_arguments_are_checked_by_the_annotations_of_a_job_that_the_application_has(
+    kiqctl: Kiqctl, stage: Stage
+) -> None:
+    order = '{"id": 7, "placed_at": "2026-11-20T13:00:00+01:00", "lines": [{"article": "a", "price": 1.5}]}'
+    application = ("-r", "tests.apps.typed")
+
+    assert kiqctl("enqueue", "Typed::SendInvoice", order, "2026-12-01", *application).returncode == 0
+    refused = kiqctl("enqueue", "Typed::SendInvoice", order.replace("1.5", "[]"), *application)
+    unknown = kiqctl("enqueue", "Typed::Unknown", *application)
+
+    assert refused.returncode == unknown.returncode == 2
+    assert "order.lines[0].price: expected decimal, got array" in refused.stderr
+    (payload,) = stage.queued()
+    assert payload["args"][0]["lines"] == [{"article": "a", "price": "1.5", "count": 1}]
+    assert payload["args"][1] == "2026-12-01"

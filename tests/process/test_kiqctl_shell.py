@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from datetime import UTC, datetime
 
 import pytest
 
 from kiqcluster.process.clock import SystemClock
+from tests import forkserver
 from tests.process.kiqctl import Kiqctl
 from tests.process.terminal import Terminal
 from tests.stage import Stage
@@ -30,7 +30,8 @@ def test_colours_are_for_terminals_that_have_them(stage: Stage, environ: dict[st
         assert (terminal.colour_of("paused") != "default") == is_coloured
     finally:
         terminal.close()
-    piped = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **environ})
+    piped = forkserver.run(command, env={**os.environ, **environ})
+    assert piped.returncode == 0
     assert "\x1b" not in piped.stdout
 
 
@@ -66,11 +67,9 @@ def test_names_are_completed(stage: Stage, words: str, offered: list[str]) -> No
     )
     line = f"kiqctl {words.format(url=stage.redis.url)}"
     asked = {"_KIQCTL_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
-    done = subprocess.run(
-        [sys.executable, "-m", "kiqcluster.ctl"],
-        env={**os.environ, "REDIS_URL": stage.redis.url, **asked},
-        capture_output=True, text=True, check=False, timeout=30,
-    )  # fmt: skip
+    done = forkserver.run(
+        [sys.executable, "-m", "kiqcluster.ctl"], env={**os.environ, "REDIS_URL": stage.redis.url, **asked}
+    )
 
     assert done.stdout.split() == [f"plain,{name}" for name in offered]
     assert done.stderr == ""

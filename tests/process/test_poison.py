@@ -7,9 +7,20 @@ from tests.stage import Stage
 
 
 def test_a_class_says_how_many_deaths_it_may_cause(stage: Stage) -> None:
+    # Not a job of basic.py: by the fewest deaths of any class, all suspects of a process start ten seconds apart.
+    app = stage.write_application("""
+        import os
+        from kiqcluster import job
+        from tests.apps.basic import note
+
+        @job(max_retries_after_interruption=1)
+        def killer_once(way):
+            note("kills by", way)
+            os.kill(os.getpid(), 9)
+    """)
     stage.push("killer_once", "kill")
 
-    stage.run_cluster("default")
+    stage.run_cluster("default", app=app)
 
     (buried,) = wait_until(lambda: stage.dead(), "the killer to be buried")
     assert stage.notes() == ["kills by kill"]

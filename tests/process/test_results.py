@@ -10,7 +10,7 @@ import pytest
 
 from kiqcluster.client.handle import Handle
 from kiqcluster.errors import JobDropped, JobFailed, UsageError
-from kiqcluster.job import Enqueuer
+from kiqcluster.job import Enqueuer, JobFunction
 from tests.apps import results as app
 from tests.kit import wait_until
 from tests.stage import Stage
@@ -67,6 +67,14 @@ def test_a_failure_is_raised_once_no_retry_follows(running: Stage) -> None:
     assert (caught.value.jid, caught.value.error_class) == (handle.jid, "ValueError")
 
 
+@pytest.mark.parametrize(
+    ("job", "message"), [(app.fail_without_words, "cannot be shown"), (app.die, "it was given up")]
+)
+def test_a_failure_without_a_message_is_raised_too(running: Stage, job: JobFunction[[], None], message: str) -> None:
+    with pytest.raises(JobFailed, match=message):
+        enqueued(job).result(SECONDS)
+
+
 def test_a_retry_is_waited_for(running: Stage) -> None:
     handle = enqueued(app.succeed_later)
     wait_until(lambda: running.store.call("ZCARD", "retry"), "the job to have failed")
@@ -82,6 +90,8 @@ def test_a_dropped_job_and_a_result_that_cannot_be_kept_are_told(running: Stage)
         enqueued(app.expires).result(SECONDS)
     with pytest.raises(JobFailed, match="TypeError"):
         enqueued(app.unwritable).result(SECONDS)
+    with pytest.raises(JobFailed, match=r"the result\['mean'\] is nan, which JSON cannot store"):
+        enqueued(app.not_a_number).result(SECONDS)
     with pytest.raises(JobFailed, match="bytes of JSON, and 1000000"):
         enqueued(app.huge).result(SECONDS)
     assert running.dead() == []

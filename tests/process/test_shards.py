@@ -83,7 +83,7 @@ def test_jobs_stay_in_their_shard(stage: Stage, eu: Jobs, arguments: tuple[str, 
     eu.push("fails", "b", queue="far", retry=2)
 
     stage.wait_noted("near a 0", "near back 0")
-    wait_until(lambda: bool(eu.dead()), "the job to die in its shard")
+    wait_until(lambda: bool(eu.dead()), "the job to die in its shard", 60)
     assert eu.dead_args() == ["b"]
     assert [line for line in stage.notes() if line.startswith(("far", "failed")) and line.endswith("0")] == []
     assert sum(line.startswith("failed b") for line in stage.notes()) == 3

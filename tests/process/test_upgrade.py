@@ -22,7 +22,7 @@ from kiqcluster import testing
 from kiqcluster.errors import ExitCode
 from kiqcluster.sidekiq.keys import FORMAT_VERSION
 from kiqcluster.store import Store
-from tests.kit import ROOT, wait_until
+from tests.kit import ROOT, unavailable, wait_until
 from tests.proc import wait_exited
 from tests.stage import Stage, pid_of
 
@@ -39,10 +39,10 @@ RunOld = Callable[..., testing.Cluster]
 def old_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     git = shutil.which("git")
     if git is None:
-        pytest.skip("git is not installed, so the release before cannot be taken from the history")
+        unavailable("git is not installed, so the release before cannot be taken from the history")
     archive = subprocess.run([git, "archive", FORMAT_1, "kiqcluster"], cwd=ROOT, capture_output=True, check=False)
     if archive.returncode:
-        pytest.skip(f"the history does not hold {FORMAT_1}: {archive.stderr.decode(errors='replace').strip()}")
+        unavailable(f"the history does not hold {FORMAT_1}: {archive.stderr.decode(errors='replace').strip()}")
     folder = tmp_path_factory.mktemp("old")
     with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
         tar.extractall(folder, filter="data")

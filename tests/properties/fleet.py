@@ -4,7 +4,7 @@ The processors (takers) and the manager are steps that a test chooses; Redis and
 While a worker waits for Redis, other steps happen, its own other takers' among them.  So every order of threads and
 processes is possible at each round trip, and a failure repeats exactly.
 
-1. Watched    the coordinator; it may change its state only as docs/engine.md draws it
+1. Watched    the coordinator; it may change its state only as docs/engine/fetching.md draws it
 2. Worker     one process: takers, the manager, its clock, its connections
 3. Fleet      several of these, what happens to them, and what must be true of the jobs that they run
 """
@@ -61,7 +61,7 @@ MOST_STEPS = 4_000  # until everything must be done once the faults have ended
 LONG = b"long"  # a payload that begins so is of a job that runs until the test ends it
 
 none, flushing, in_transit = BatchState
-MOVES = {  # docs/engine.md draws these
+MOVES = {  # docs/engine/fetching.md draws these
     (none, flushing, "take"),
     (none, flushing, "on_wakeup"),
     (none, flushing, "check_overdue"),

@@ -27,9 +27,9 @@ from kiqcluster import Job
 from kiqcluster.api import DroppedSet, StrikeSet
 from kiqcluster.application.registry import Registry, using_registry
 from kiqcluster.client.reenqueue import enqueued
-from kiqcluster.features.concurrency_limit import ConcurrencyLimits
 from kiqcluster.features.deduplication import ServerDeduplication
 from kiqcluster.features.expiry import Expiry
+from kiqcluster.features.limits.concurrency_limit import ConcurrencyLimits
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.features.strikes import STRIKES, Strike, Strikes
 from kiqcluster.features.versions import VersionCheck

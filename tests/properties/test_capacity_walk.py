@@ -21,8 +21,8 @@ import pytest
 from kiqcluster.api import ParkedJobs, Queue, ScheduledSet
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import Interrupted
-from kiqcluster.features.concurrency_limit import ConcurrencyLimits
 from kiqcluster.features.deduplication import ClientDeduplication
+from kiqcluster.features.limits.concurrency_limit import ConcurrencyLimits
 from kiqcluster.limited_capacity import LimitedCapacityJob
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Dead, Outcome

@@ -98,7 +98,7 @@ DEFINED = Definition("X", "default", {}, lambda: (None, perform), inspect.signat
 
 
 @settings(
-    max_examples=sized(200, 4_000), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=sized(60, 4_000), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(st.data(), st.sampled_from(["raise", "warn", "off"]), names, options, st.lists(entries, max_size=6))
 def test_a_bulk_push_does_the_same_with_and_without_a_link(

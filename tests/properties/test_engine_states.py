@@ -211,7 +211,7 @@ def test_each_pushed_job_is_in_exactly_one_place(store: Store, seed: str, monkey
     run_state_machine_as_test(
         OnThisStore,
         settings=settings(
-            max_examples=sized(60, 5_000),
+            max_examples=sized(30, 5_000),
             stateful_step_count=sized(40, 100),
             deadline=None,
             suppress_health_check=list(HealthCheck),

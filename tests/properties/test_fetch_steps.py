@@ -133,7 +133,7 @@ def test_without_one_part_the_walks_fail(without: str, seed: str, monkeypatch: p
 
 
 def test_the_states_of_a_batch_follow_the_diagram(seed: str) -> None:
-    """docs/engine.md draws it."""
+    """docs/engine/fetching.md draws it."""
     seen: set[tuple[BatchState, BatchState]] = set()
 
     class Watched(Stage):

@@ -47,7 +47,7 @@ def rules_of(texts: list[str]) -> Rules | None:
 
 
 @pytest.mark.timeout(900)  # at full size, on a busy machine
-@settings(max_examples=sized(200, 4_000))
+@settings(max_examples=sized(60, 4_000))
 @given(st.lists(selectors, min_size=1, max_size=3))
 def test_a_rule_is_refused_only_if_no_job_can_come_to_it(texts: list[str]) -> None:
     if rules_of(texts) is not None:

@@ -352,7 +352,7 @@ def walk_until(store: Store, seed: str, steps: int, without: str = "", more: Map
 def test_the_rules_strand_lose_and_double_nothing(store: Store, seed: str) -> None:
     print(f"KIQ_SEED={seed}")
 
-    walked = walk_until(store, seed, sized(12_000, 2_000_000))
+    walked = walk_until(store, seed, sized(6_000, 2_000_000))
 
     print(f"{walked} steps")
 

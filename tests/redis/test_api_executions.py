@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kiqcluster.api import ExecutionMetrics
+from kiqcluster.api import ExecutionCount, ExecutionMetrics
 from kiqcluster.errors import UsageError
 from kiqcluster.store import Store
 from tests.kit import ManualClock
@@ -85,6 +85,23 @@ class TestRubys:
         assert (job.processed, job.failed, job.ms, job.histogram) == (6, 1, 60, (4, *(0,) * 24, 1))
         assert metrics(store).for_job("C").processed == 2
 
+    def test_a_minute_that_is_all_ours_counts_once(self, store: Store) -> None:
+        ours = {"A|p": 3, "A|ms": 30, "B|p": 1, "B|f": 1}
+        for key in ("j|261120|11:39", "j|20261120|11:39"):
+            write(store, key, ours)
+        write(store, "kiq:executed:261120:11:39", {**ours, "A|0": 3})
+
+        counts = {name: (job.processed, job.failed, job.ms) for name, job in metrics(store).top_jobs().items()}
+
+        assert counts == {"A": (3, 0, 30), "B": (1, 1, 0)}
+
+    def test_a_minute_in_which_all_three_ran_as_much_counts_all(self, store: Store) -> None:
+        write(store, "j|261120|11:39", {"A|p": 2})
+        write(store, "j|20261120|11:39", {"A|p": 2})
+        write(store, "kiq:executed:261120:11:39", {"A|p": 1})
+
+        assert metrics(store).top_jobs()["A"].processed == 3  # one of Ruby 8's, one of Ruby 7's, one of ours
+
     def test_places_of_a_histogram_that_are_full_stay_full(self, store: Store) -> None:
         for key in ("h|A-20-11:39", "A-20-11:39"):
             store.call("SET", key, slots(s0=65_535))
@@ -127,6 +144,17 @@ class TestTime:
             metrics(store).top_jobs(**span)
 
 
+def test_all_classes_together_are_what_each_has(store: Store) -> None:
+    write(store, "j|261120|11:40", {"a|p": 9, "a|f": 2, "b|p": 1, "b|ms": 5})
+    write(store, "j|20261120|11:38", {"a|p": 4})
+
+    totals = metrics(store).totals()
+
+    this = NOW.replace(second=0)
+    assert totals == {this - timedelta(minutes=2): ExecutionCount(4), this: ExecutionCount(10, 2, 5)}
+    assert metrics(store).totals(hours=1) == {}
+
+
 class TestTopJobs:
     def test_those_that_took_the_most_time_come_first(self, store: Store) -> None:
         write(store, "j|261120|11:40", {"a|p": 9, "b|p": 1, "b|ms": 5, "c|p": 3, "c|ms": 50, "d|p": 99})
@@ -159,5 +187,8 @@ def test_keys_that_hold_something_else_count_as_empty(store: Store) -> None:
     store.call("SET", "j|261120|11:39", "text")
     store.call("RPUSH", "h|a-20-11:40", "x")
 
+    store.call("HSET", "j|261120|11:40", "huge|p", "9" * 1_000, "huge|ms", 2**63)
+
     assert metrics(store).top_jobs()["a"].processed == 1
+    assert (metrics(store).top_jobs()["huge"].processed, metrics(store).top_jobs()["huge"].mean_ms) == (0, 0.0)
     assert metrics(store).for_job("a").series[NOW.replace(second=0)].histogram == (0,) * 26

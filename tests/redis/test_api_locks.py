@@ -43,6 +43,28 @@ class TestLockSet:
         assert LockSet().find(lock.name) is not None
         assert LockSet().find("no such") is None
 
+    def test_are_found_page_by_page(self, store: Store, report: Any) -> None:
+        jids = report.perform_bulk([[number] for number in range(300)])
+        store.call("SET", store.keys.lock("Other*:1"), "other")
+        store.pipeline([("SET", f"other:{number}", "x") for number in range(30_000)])
+
+        pages, cursor = [LockSet().page()], 1
+        while cursor := pages[-1].cursor:
+            pages.append(LockSet().page(cursor))
+
+        assert {lock.jid for page in pages for lock in page.locks} == {*jids, "other"}
+        assert len(pages) > 1
+        assert pages[0].keys == store.call("DBSIZE")
+
+    def test_are_found_by_how_their_names_begin(self, store: Store, report: Any) -> None:
+        report.perform_async(1)
+        store.call("SET", store.keys.lock("Other*:1"), "other")
+
+        page = LockSet().page(0, 100, "Other*")
+
+        assert ([lock.jid for lock in page.locks], page.cursor) == (["other"], 0)
+        assert LockSet().page(0, 100, "*").locks == []
+
     def test_a_key_of_another_type_is_no_lock(self, store: Store) -> None:
         store.call("RPUSH", store.keys.lock("X:1"), "no string")
         store.call("SET", store.keys.lock("X:2"), "for ever")

@@ -207,6 +207,25 @@ class TestChanging:
         assert count == 1_334
         assert numbers(queue) == [number for number in range(4_000) if number % 3][::-1]
 
+    def test_a_script_takes_fewer_jobs_out_the_farther_they_are_from_both_ends(
+        self, queue: Queue, store: Store
+    ) -> None:
+        fill_queue(store, range(60_000))
+        scripts = []
+        for nearest in (0, 29_000, 57_500):
+            jobs = [each for each in reversed(queue) if nearest <= each.args[0] < nearest + 1_000]
+            store.call("CONFIG", "RESETSTAT")
+
+            assert queue.delete_all(jobs) == 1_000
+
+            told = re.search(rb"cmdstat_evalsha:calls=(\d+)", store.call("INFO", "commandstats"))
+            assert told is not None
+            scripts.append(int(told[1]))
+        left = [each for each in range(60_000) if not any(at <= each < at + 1_000 for at in (0, 29_000, 57_500))]
+        assert queued_numbers(store) == left
+        assert scripts[0] == scripts[2] == 2
+        assert scripts[1] >= 4
+
     def test_a_move_keeps_the_order_and_names_the_new_queue(self, queue: Queue, store: Store) -> None:
         fill_queue(store, range(3_000))
         move_to_wake_list(store, 3)
@@ -380,3 +399,21 @@ def test_the_newest_of_200_000_are_deleted_as_cheaply_as_the_oldest(store: Store
     oldest, newest = removing(reversed(queue)), removing(iter(queue))
 
     assert newest < 10 * oldest
+
+
+def test_jobs_around_a_place_come_with_their_places(store: Store) -> None:
+    fill_queue(store, range(10))
+    move_to_wake_list(store, 2)
+    queue = Queue(store=store)
+
+    around = {place: queue.around(place, 1, 2) for place in (0, 1, 5, 9, 10, 50)}
+
+    assert {place: numbers(jobs) for place, jobs in around.items()} == {
+        0: [0, 1, 2],
+        1: [0, 1, 2, 3],
+        5: [4, 5, 6, 7],
+        9: [8, 9],
+        10: [9],
+        50: [],
+    }
+    assert [job.place for job in around[5]] == [4, 5, 6, 7]

@@ -590,3 +590,12 @@ def test_the_class_of_wrapped_bytes_is_shown(store: Store, setup: Setup) -> None
     add_entries(store, "dead", (NOW, wrap(b"not json", "mailers", ValueError("x"), NOW)))
 
     assert one(DeadSet()).display_class == INVALID_PAYLOAD
+
+
+def test_entries_are_found_by_several_scores(store: Store, setup: Setup) -> None:
+    fill_set(store, "dead", range(250))
+    add_entries(store, "dead", (NOW + 7, job(1_007)))
+
+    found = DeadSet().at_scores([NOW + number for number in range(150)] + [1.5])
+
+    assert sorted(numbers(found)) == [*range(150), 1_007]

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 import kiqcluster
-from kiqcluster import Client
+from kiqcluster import Client, job
 from kiqcluster.api import DeadSet, DroppedSet, JobSet, RetrySet, ScheduledSet
 from kiqcluster.control import cancellation
 from kiqcluster.control.cancellation import Cancelled, cancel_in
-from kiqcluster.errors import JobCancelled, UsageError
+from kiqcluster.errors import JobCancelled, JobDropped, UsageError
 from kiqcluster.features.cancellation import Cancellations
-from kiqcluster.process.runtime import JobContext, Setup, current_setup
+from kiqcluster.features.chains import KEPT_RESULT_TTL, THEN
+from kiqcluster.features.results import read_result
+from kiqcluster.process.job_context import JobContext
+from kiqcluster.process.runtime import Setup, current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 
@@ -64,6 +67,31 @@ def test_a_job_that_waits_is_moved_to_the_dropped_jobs_with_its_lock(store: Stor
     assert len(left) == (2 if place in ("queue", "wake") else 0)
     assert marks(store) == []
     assert cancel_in(store, jid) == Cancelled()
+
+
+@pytest.mark.parametrize("place", ["queue", "wake", "schedule", "retry", "parked"])
+def test_who_waits_for_a_job_or_its_chain_is_told_once_it_is_removed(store: Store, setup: Setup, place: str) -> None:
+    @job(name="Sync", result_ttl=60)
+    def sync(_: str) -> None: ...
+
+    handle = sync.enqueue(JID)
+    assert handle is not None
+    last = {"class": "Last", "queue": "q", "jid": "last", "args": [None], KEPT_RESULT_TTL: 30}
+    lay(store, place, payload(handle.jid, **{THEN: [last]}))
+
+    assert kiqcluster.cancel(handle.jid)
+
+    with pytest.raises(JobDropped, match="cancelled"):
+        handle.result(0)
+    (kept,) = store.call("LRANGE", store.keys.result("last"), 0, -1)
+    found = read_result(kept)
+    assert (found.state, found.reason, found.ended_by, found.ended_by_jid) == (
+        "dropped",
+        "cancelled",
+        "Sync",
+        handle.jid,
+    )
+    assert 20 < store.call("TTL", store.keys.result("last")) <= 30
 
 
 def test_a_job_whose_arguments_hold_the_id_is_left_alone(store: Store) -> None:
@@ -132,6 +160,36 @@ def test_marks_are_limited_in_number_and_age(store: Store, monkeypatch: pytest.M
         cancel_in(store, f"jid{number}")
 
     assert marks(store) == [b"jid2", b"jid3", b"jid4"]
+
+
+def test_marks_of_jobs_that_were_found_nowhere_give_way_to_those_that_processes_hold(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To cancel jobs that have ended is common, and must not have a running one forgotten."""
+    monkeypatch.setattr(cancellation, "MAX_MARKS", 3)
+    store.call("HSET", store.keys.members, "host:1:a", "1 b n 1 1.0")
+    for number in range(2):
+        store.call("HSET", store.keys.inflight("host:1:a"), f"0000000{number}.1:low", payload(f"held{number}"))
+
+    for jid in ("held0", "ended0", "held1", "ended1", "ended2"):
+        cancel_in(store, jid)
+
+    assert marks(store) == [b"ended2", b"held0", b"held1"]
+    cancel_in(store, "held0")
+    assert marks(store) == [b"ended2", b"held1", b"held0"]
+
+
+def test_a_mark_is_kept_for_a_day_only_where_a_process_holds_the_job(store: Store) -> None:
+    now = store.call("TIME")[0]
+    store.call("HSET", store.keys.members, "host:1:a", "1 b n 1 1.0")
+    store.call("HSET", store.keys.inflight("host:1:a"), "00000001.1:low", payload("held"))
+    for jid in ("held", "ended"):
+        cancel_in(store, jid)
+
+    kept = {jid: float(store.call("ZSCORE", store.keys.cancelled, jid)) - float(now) for jid in ("held", "ended")}
+
+    assert abs(kept["held"]) < 60  # they go when they are a day old
+    assert abs(kept["ended"] + 23 * 3_600) < 60
 
 
 @pytest.mark.parametrize("state", [{"c": "5"}, {"ex": "1"}, {}])

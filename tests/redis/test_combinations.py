@@ -18,8 +18,9 @@ from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.store import Store
 from tests.conformance.test_scripts import calls_of_scripts
 from tests.in_process_worker import Worker
+from tests.kit import require_module
 
-pytest.importorskip("cryptography")
+require_module("cryptography")
 pytestmark = pytest.mark.usefixtures("setup")
 
 KEY, LONG_TEXT = base64.b64encode(b"k" * 32).decode(), "a" * 2_000

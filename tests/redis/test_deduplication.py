@@ -125,9 +125,11 @@ class TestPush:
         report = declare(worker, "until_executed")
         (key,) = [f"kiq:lock:{idempotency_key(report.definition, {'class': 'Report', 'args': [1]})}"]
         jids = []
-        for _ in range(300):
+        for number in range(300):
             jids.append(report.perform_async(1))
             store.call("PEXPIRE", key, 1)  # it may end before, while and after the next push
+            for _ in range(number % 30):  # as long as that takes, up to some milliseconds
+                store.call("PING")
 
         assert {each["jid"] for each in payloads(store)} == set(jids)
         assert len(payloads(store)) == len(set(jids)) > 1

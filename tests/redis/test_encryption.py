@@ -30,10 +30,11 @@ from kiqcluster.testing import fake, inline
 from kiqcluster.worker.run.decision import DEFERRAL_SECONDS
 from kiqcluster.worker.run.execution import MAX_DEFERRALS, Execution
 from kiqcluster.worker.run.job_run import JobRun
+from tests.kit import require_module
 from tests.redis.kiqctl import Kiqctl
 from tests.redis.test_client import payloads
 
-pytest.importorskip("cryptography")
+require_module("cryptography")
 FIRST, SECOND = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
 SECRET = "hunter2"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -257,6 +257,42 @@ def test_a_pause_ends_the_waits_that_would_start_one_more_job(waiter: Waiter, st
     waiter.push("a")
 
     assert push.payload is None
+    assert waiter.queued() == ["a"]
+
+
+@pytest.mark.parametrize("lost", [0, 1, 3])
+def test_a_pause_while_a_wait_begins_ends_it_as_well(
+    waiter: Waiter, store: Store, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """Who pauses the queue does not see a wait that is registered, and not yet sent.
+
+    lost: how often the look whether it is paused gets no answer.
+    """
+    register, paused = waiter.fetch.register_hand_lists, waiter.fetch.hand_lists.paused
+    answers = [ReplyLost("no answer")] * lost
+
+    def register_before_a_pause(waits: Mapping[str, tuple[int, HandList | None]]) -> dict[str, HandList]:
+        lists = register(waits)
+        Queue("default", store=store).pause()
+        return lists
+
+    def look(queues: Sequence[str]) -> list[str]:
+        if answers:
+            raise answers.pop()
+        return paused(queues)
+
+    monkeypatch.setattr(waiter.fetch, "register_hand_lists", register_before_a_pause)
+    monkeypatch.setattr(waiter.fetch.hand_lists, "paused", look)
+    monkeypatch.setattr(waiter.fetch, "on_wakeup", lambda: None)  # a batch that finds Redis as it was
+    manager = Manager(0, waiter.fetch, waiter.wakeups, waiter.fetch._runtime.clock, Mock(), lambda *_: None)
+
+    for _ in range(1 + lost):
+        manager._arm()
+    waiter.push("a")
+
+    assert waiter.wakeups.wait(0.0) == []
+    assert waiter.queued() == ["a"]
+    waiter.resync()
     assert waiter.queued() == ["a"]
 
 

@@ -13,7 +13,7 @@ from tests.kit import wait_until
 
 def birth_of(pid: int) -> ProcessFingerprint:
     """Return the fingerprint that a process of ours would have noted itself."""
-    source = "from kiqcluster.worker.identity import _created; import sys; print(_created(int(sys.argv[1])))"
+    source = "from kiqcluster.ipc.operating_system import created; import sys; print(created(int(sys.argv[1])))"
     done = subprocess.run([sys.executable, "-c", source, str(pid)], capture_output=True, text=True, check=True)
     return replace(ProcessFingerprint.of_this_process(), pid=pid, created=done.stdout.strip())
 

@@ -13,11 +13,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kiqcluster import Client, Job, job, limits
-from kiqcluster.api import ParkedJobs, concurrency_limits, end_override, override_limit, parked_count
+from kiqcluster.api import LimitLine, ParkedJobs, concurrency_limits, end_override, override_limit, parked_count
 from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.ctl.exporter.exporter import Exporter
 from kiqcluster.errors import ExitCode, UsageError
-from kiqcluster.features.concurrency_limit import FLEET, ConcurrencyLimits
+from kiqcluster.features.limits.concurrency_limit import FLEET, ConcurrencyLimits
 from kiqcluster.features.stacks import Stacks, using_stacks
 from kiqcluster.features.strikes import Strike, Strikes
 from kiqcluster.process.clock import SystemClock
@@ -513,6 +513,41 @@ class TestApi:
         assert (holder.identity, holder.job.name, holder.job.args) == (ME.identity, "Sync", ["a"])
         bench.settle(unit)
         assert concurrency_limits(store=store)[-1].holders == ()
+
+    def test_one_line_is_shown_page_by_page_with_who_holds_places(
+        self, bench: Bench, sync: Definition, keyed: Definition, store: Store
+    ) -> None:
+        bench.begin(sync, *((str(number),) for number in range(6)))
+        bench.begin(keyed, ("x", "1"), ("y", "1"), ("y", "2"))
+        override_limit("Sync", -1, 60, store=store)
+        line = LimitLine("Sync", store=store)
+
+        status, held, jobs = line.look(1, 3, 10)
+        keyed_status, _, keyed_jobs = LimitLine("Keyed", "y", store=store).look(0, 10, 10)
+
+        assert (status.limit, status.override, status.parked, held) == (1, -1, 5, 1)
+        assert [(each.identity, each.job.args) for each in status.holders] == [(ME.identity, ["0"])]
+        assert [each.args for each in jobs] == [["2"], ["3"], ["4"]]
+        assert line.at_places([jobs[1].parked_at, inf]) == [jobs[1]]
+        assert (keyed_status.parked, [each.args for each in keyed_jobs]) == (1, [["y", "2"]])
+
+    def test_a_line_of_another_type_is_empty(self, store: Store) -> None:
+        slots = store.keys.slots("Odd")
+        store.pipeline([("SET", slots, "x"), ("SET", store.keys.parked(slots), "x"), ("SET", store.keys.limits, "x")])
+
+        status, held, jobs = LimitLine("Odd", store=store).look(0, 10, 10)
+
+        assert (status.limit, status.parked, status.holders, held, jobs) == (None, 0, (), 0, [])
+
+    def test_places_are_counted_without_reading_all_of_their_jobs(
+        self, bench: Bench, sync: Definition, keyed: Definition, store: Store
+    ) -> None:
+        bench.begin(keyed, ("x", "1"), ("y", "1"))
+
+        counted = concurrency_limits(store=store, most_holders=0)
+
+        assert [len(each.holders) for each in counted] == [1, 1]
+        assert [each.holders[0].job.name for each in counted] == ["", ""]
 
     def test_a_limit_that_is_no_number_hides_no_other(self, bench: Bench, sync: Definition, store: Store) -> None:
         bench.begin(sync, ("a",))

@@ -24,6 +24,7 @@ from tests.kit import wait_until
 pytestmark = pytest.mark.usefixtures("setup")
 
 MARGIN_SECONDS = 0.1  # within which two calls in a row are made
+MAX_WALKS = 5  # until one had the machine for itself
 
 
 def wait_of(store: Store, limit: RateLimit, was_promised: bool = False) -> float:
@@ -135,10 +136,26 @@ def test_after_a_limit_became_smaller_promised_starts_get_other_times(store: Sto
 
 def test_a_random_walk_of_promises_serves_everybody_nearly_in_order(store: Store) -> None:
     """Who is refused comes back at the promised time; it neither comes often in vain, nor does it fall far behind."""
-    rng, limit = Random(7), limits.sliding_window(3, 0.3)
+    limit = limits.sliding_window(3, 0.3)
+    for _ in range(MAX_WALKS):
+        store.call("FLUSHALL")
+        served, refusals, longest_pause = walk(store, limit)
+        assert sorted(served) == list(range(25))
+        if longest_pause < MARGIN_SECONDS / 4:  # nobody came back late, as where others use the machine
+            break
+
+    assert max(abs(place - number) for place, number in enumerate(served)) <= limit.largest
+    assert refusals <= 25
+
+
+def walk(store: Store, limit: RateLimit) -> tuple[list[int], int, float]:
+    """Have 25 ask, and those who were refused ask again at their times.
+
+    Returns who was served, in order; how often a promise was not kept; the longest time for which nobody could ask.
+    """
+    rng, served, refusals = Random(7), list[int](), 0
     due_by_number: dict[int, float] = {}
-    served: list[int] = []
-    refusals = 0
+    looked_at = longest_pause = 0.0
 
     def ask(number: int, was_promised: bool) -> None:
         nonlocal refusals
@@ -152,7 +169,10 @@ def test_a_random_walk_of_promises_serves_everybody_nearly_in_order(store: Store
 
     def come_back() -> None:
         """Have those ask again whose time has come, in the order of their times."""
-        due = {number: due for number, due in due_by_number.items() if due <= time.monotonic()}
+        nonlocal looked_at, longest_pause
+        now = time.monotonic()
+        looked_at, longest_pause = now, max(longest_pause, now - (looked_at or now))
+        due = {number: due for number, due in due_by_number.items() if due <= now}
         for number in sorted(due, key=due.__getitem__):
             ask(number, was_promised=True)
 
@@ -161,10 +181,7 @@ def test_a_random_walk_of_promises_serves_everybody_nearly_in_order(store: Store
         wait_until(lambda begin=begin: come_back() or time.monotonic() >= begin, "the next one to come")
         ask(number, was_promised=False)
     wait_until(lambda: come_back() or not due_by_number, "all to be served")
-
-    assert sorted(served) == list(range(25))
-    assert max(abs(place - number) for place, number in enumerate(served)) <= limit.largest
-    assert refusals <= 25
+    return served, refusals, longest_pause
 
 
 class TestInsideOfAJob:

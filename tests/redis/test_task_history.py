@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,46 +19,6 @@ from kiqcluster.store import tasks as stored
 from kiqcluster.tasks import NormalFailure, Task, TaskEvent
 from kiqcluster.tasks.history import EVENTS, METADATA, MIGRATIONS, TASKS, TaskHistory
 from tests.in_process_worker import Worker
-from tests.kit import free_port, require, wait_until
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """The URL of a PostgreSQL of the test's own."""
-    program = require("postgres", "postgresql")
-    user = "postgres" if os.geteuid() == 0 else None  # it refuses to be root
-    folder = Path(tempfile.mkdtemp(prefix="kiq-postgres-"))  # pytest's folders are for one user alone
-    if user is not None:
-        shutil.chown(folder, user)
-    programs = Path(program).resolve().parent
-    data, port = folder / "data", free_port()
-    words = [str(programs / "initdb"), "-D", str(data), "-A", "trust", "-U", "kiq", "--no-sync"]
-    subprocess.run(words, check=True, capture_output=True, user=user, cwd=folder)
-    settings = ["-p", str(port), "-k", str(folder), "-c", "fsync=off", "-c", "listen_addresses=127.0.0.1"]
-    server = subprocess.Popen(
-        [str(programs / "postgres"), "-D", str(data), *settings],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        user=user,
-        cwd=folder,
-    )
-    url = f"postgresql+psycopg://kiq@127.0.0.1:{port}/postgres"
-    wait_until(lambda: answers(url), "PostgreSQL to answer")
-    yield url
-    server.terminate()
-    server.wait(20)
-    shutil.rmtree(folder)
-
-
-def answers(url: str) -> bool:
-    engine = sql.create_engine(url)
-    try:
-        with engine.connect():
-            return True
-    except sql.exc.OperationalError:
-        return False
-    finally:
-        engine.dispose()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

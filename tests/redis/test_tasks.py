@@ -17,7 +17,8 @@ from kiqcluster.features.stacks import current_stacks
 from kiqcluster.features.strikes import STRIKES, Strike
 from kiqcluster.job import JobFunction
 from kiqcluster.process.clock import SystemClock
-from kiqcluster.process.runtime import Setup, current_job
+from kiqcluster.process.job_context import current_job
+from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Outcome, Parked, Retry
 from kiqcluster.sidekiq.ruby_json import decode, encode
 from kiqcluster.store import Store
@@ -177,6 +178,26 @@ class TestCreate:
         store.call("DEL", store.keys.task(second.id))
 
         assert [status.id for status in Task.all()] == [third.id, first.id]
+        assert Task.count() == 3
+
+    def test_its_callbacks_its_children_and_a_page_of_its_failures_are_told(
+        self, row: JobFunction[..., Any], worker: Worker, callbacks: dict[str, Any]
+    ) -> None:
+        task = Task.create("import", row, [[number] for number in range(5)], **callbacks)
+        children = [Task.create(name, row, [[9]], parent=task) for name in ("a", "b")]
+        worker.during = raising(NormalFailure("no name"))
+        for _ in range(5):
+            worker.run()
+
+        parts = task.parts(1, 3)
+
+        assert {event: queue for event, (queue, _) in parts.callbacks.items()} == dict.fromkeys(callbacks, "callbacks")
+        assert decode(parts.callbacks["on_death"][1])["class"] == "died"
+        assert {each.id for each in parts.children} == {each.id for each in children}
+        assert (parts.child_count, parts.failed) == (2, 5)
+        assert [(each.params, each.status, each.messages) for each in parts.failures] == [
+            ([number], "failed", ("no name",)) for number in (3, 2, 1)
+        ]
 
 
 class TestStatus:
@@ -655,7 +676,7 @@ class TestCancel:
         assert pushed(store) == ["completed"]
         assert not task.cancel()
 
-    def test_a_running_job_goes_on(self, row: JobFunction[..., Any], worker: Worker) -> None:
+    def test_a_running_job_that_is_not_told_goes_on(self, row: JobFunction[..., Any], worker: Worker) -> None:
         task = Task.create("import", row, [[1]])
         worker.during = lambda _: task.cancel()
 
@@ -671,6 +692,69 @@ class TestCancel:
 
         assert [each.status().state for each in (parent, child)] == ["cancelled", "cancelled"]
         assert parent.status().is_complete
+
+    @pytest.mark.parametrize("verb", ["close", "cancel"])
+    def test_a_task_whose_child_has_expired_can_be_ended_by_hand(
+        self, row: JobFunction[..., Any], store: Store, verb: str, callbacks: dict[str, Any]
+    ) -> None:
+        with Task.open("parent", **callbacks) as parent:
+            gone, here = (Task.create("child", row, [[1]], parent=parent) for _ in range(2))
+        store.call("DEL", store.keys.task(gone.id), store.keys.task_children(gone.id))
+
+        getattr(parent, verb)()
+        assert (parent.status().open_children, parent.status().is_complete) == (1, False)
+        here.mark([event.jid for event in here.events()], "finish")
+
+        status = parent.status()
+        assert (status.is_complete, status.state) == (True, "cancelled" if verb == "cancel" else "complete")
+        assert pushed(store) == ["completed"]
+
+    def test_all_of_very_many_children_are_cancelled(self, row: JobFunction[..., Any], store: Store) -> None:
+        with Task.open("parent") as parent:
+            children = [Task.create(f"child {number}", row, [[1]], parent=parent) for number in range(1_100)]
+
+        parent.cancel("no")
+
+        assert {child.status().state for child in children} == {"cancelled"}
+
+    def test_forged_children_that_lead_back_are_cancelled_once(self, row: JobFunction[..., Any], store: Store) -> None:
+        with Task.open("parent") as parent:
+            child = Task.create("child", row, [[1]], parent=parent)
+        store.call("SADD", store.keys.task_children(child.id), parent.id, child.id, "nobody")
+
+        assert parent.cancel()
+
+        assert child.status().state == "cancelled"
+
+    def test_a_cancelled_task_is_marked_until_its_jobs_have_ended(
+        self, row: JobFunction[..., Any], worker: Worker, store: Store
+    ) -> None:
+        with Task.open("parent") as parent:
+            child = Task.create("child", row, [[1]], parent=parent)
+        store.call("HSET", store.keys.members, "host:1:a", "1 b n 1 1.0")
+
+        parent.cancel()
+        assert set(store.call("ZRANGE", store.keys.tasks_cancelled, 0, -1)) == {
+            parent.id.encode(),
+            child.id.encode(),
+        }
+        assert store.call("LLEN", store.keys.control("host:1:a")) == 1
+
+        worker.run()
+        assert store.call("EXISTS", store.keys.tasks_cancelled) == 0
+        assert not parent.cancel()
+        assert store.call("EXISTS", store.keys.tasks_cancelled) == 0
+
+    def test_marks_of_tasks_are_limited_in_number_and_age(self, row: JobFunction[..., Any], store: Store) -> None:
+        store.call("ZADD", store.keys.tasks_cancelled, 1, "of 1970")
+        now = SystemClock.now()
+        store.call("ZADD", store.keys.tasks_cancelled, *[w for n in range(1_200) for w in (now, f"t{n}")])
+
+        task = Task.create("import", row, [[1]])
+        task.cancel()
+
+        marks = store.call("ZRANGE", store.keys.tasks_cancelled, 0, -1)
+        assert (len(marks), marks[-1]) == (1_000, task.id.encode())
 
     def test_a_cancelled_task_takes_no_jobs(self, row: JobFunction[..., Any]) -> None:
         task = Task.create("import", row, [[1]])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from kiqcluster import DISCARD, Client, Interrupted, Job, job
 from kiqcluster.errors import MisfitArguments, UsageError
-from kiqcluster.process.runtime import Push, Run, Setup, current_job
+from kiqcluster.process.job_context import current_job
+from kiqcluster.process.runtime import Push, Run, Setup
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Requeue, Retry
-from kiqcluster.testing import Fake, FrozenClock, dead, drain, enqueued, fake, frozen_clock, performed, retries
+from kiqcluster.testing import Fake, FrozenClock, dead, drain, enqueued, fake, frozen_clock, inline, performed, retries
 
 START = 1_893_456_000.0  # 2030-01-01 00:00 UTC
 
@@ -424,3 +426,71 @@ def test_clear_forgets_everything(jobs: Fake, note) -> None:
     jobs.clear()
 
     assert (jobs.enqueued(), jobs.performed(), jobs.drain()) == ([], [], 0)
+
+
+class TestChains:
+    @pytest.fixture
+    def chain(self) -> Any:
+        @job
+        def download(url: str) -> Any:
+            ran.append(url)
+            return object() if url == "odd" else f"<{url}>"
+
+        @job(queue="images")
+        def resize(data: str, width: int) -> str:
+            ran.append(data)
+            return f"{data}@{width}"
+
+        @job
+        def publish(name: str) -> None:
+            ran.append(name)
+
+        ran: list[str] = []
+        self.ran = ran
+        return download.then(resize, 80).then(publish)
+
+    def test_drain_runs_one_job_after_the_other(self, chain: Any) -> None:
+        with fake() as jobs:
+            chain.enqueue("a")
+            (first,) = jobs.enqueued()
+            assert [each["class"] for each in first.payload["kiq_then"]] == ["resize", "publish"]
+
+            assert jobs.drain("default") == 1
+            jobs.assert_enqueued("resize", "<a>", 80, queue="images", at=None)
+            assert jobs.drain() == 2
+
+        assert self.ran == ["a", "<a>", "<a>@80"]
+
+    def test_inline_runs_all_before_the_push_returns(self, chain: Any) -> None:
+        with inline() as jobs:
+            handle = chain.enqueue("a")
+
+        assert self.ran == ["a", "<a>", "<a>@80"]
+        assert [each.payload["jid"] for each in jobs.performed()] == list(handle.jids)
+        assert chain.perform_inline("b") is None
+        assert self.ran[3:] == ["b", "<b>", "<b>@80"]
+
+    def test_what_cannot_be_passed_on_buries_the_next_job(self, chain: Any) -> None:
+        with fake() as jobs:
+            chain.enqueue("odd")
+            jobs.drain()
+
+            (dead,) = jobs.dead("resize")
+            assert dead.payload["error_class"] == "kiqcluster.errors.CannotRun"
+
+    def test_a_progress_is_said_in_every_mode(self) -> None:
+        @job
+        def count() -> None:
+            running = current_job()
+            assert running is not None
+            running.progress(1, 2)
+            told.append(running.progressed)
+
+        told: list[Any] = []
+        with inline():
+            count.perform_async()
+        with fake() as jobs:
+            count.perform_async()
+            jobs.drain()
+
+        assert told == [(1, 2), (1, 2)]

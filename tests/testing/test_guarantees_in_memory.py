@@ -1,4 +1,4 @@
-"""What the test kit and perform_inline do about limits, locks and timeouts: the table of docs/testing.md."""
+"""What the test kit and perform_inline do about limits, locks and timeouts: the table of docs/guides/testing.md."""
 
 from __future__ import annotations
 

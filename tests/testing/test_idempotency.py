@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from kiqcluster import Job, job
-from kiqcluster.process.runtime import Setup, current_job
+from kiqcluster.process.job_context import current_job
+from kiqcluster.process.runtime import Setup
 from kiqcluster.testing import enqueued, fake, run_twice
 
 pytestmark = pytest.mark.usefixtures("setup")

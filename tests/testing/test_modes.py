@@ -13,7 +13,8 @@ from kiqcluster import Client, Store, job
 from kiqcluster.application.registry import Registry, using_registry
 from kiqcluster.errors import InvalidArguments, RedisUnavailable, UsageError
 from kiqcluster.job import JobFunction
-from kiqcluster.process.runtime import Push, Setup, current_job
+from kiqcluster.process.job_context import current_job
+from kiqcluster.process.runtime import Push, Setup
 from kiqcluster.sidekiq.outcome import Retry
 from kiqcluster.testing import assert_enqueued, current_fake, drain, enqueued, fake, inline, performed, real, retries
 

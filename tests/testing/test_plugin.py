@@ -8,6 +8,8 @@ from textwrap import dedent
 
 import pytest
 
+from tests import forkserver
+
 pytest_plugins = ["pytester"]
 
 HEAD = """
@@ -31,8 +33,13 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     def run(source: str, *arguments: str, ini: str = "") -> pytest.RunResult:
         pytester.makeini(f"[pytest]\nfilterwarnings = error\n{ini}")
         pytester.makepyfile(HEAD + dedent(source))
-        without = [word for name in ("cacheprovider", "hypothesispytest", "timeout") for word in ("-p", f"no:{name}")]
-        return pytester.runpytest_subprocess(*without, "--strict-markers", *arguments, timeout=60)
+        without = [
+            word for name in ("cacheprovider", "hypothesispytest", "timeout", "anyio") for word in ("-p", f"no:{name}")
+        ]
+        words = [sys.executable, "-m", "pytest", *without, f"--basetemp={pytester.path}/base", "--strict-markers"]
+        done = forkserver.run([*words, *arguments], cwd=pytester.path, timeout=60)
+        print(done.stdout, done.stderr, sep="\n")
+        return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), 0.0)
 
     return run
 
@@ -425,3 +432,18 @@ def test_a_run_that_has_nothing_to_do_with_jobs_does_not_import_the_package(pyte
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=60)
 
     result.assert_outcomes(passed=2)
+
+
+def test_a_fixture_may_be_the_first_to_import_an_installed_package(pytester: pytest.Pytester) -> None:
+    """pytest rewrites the assertions of a distribution with a plugin, by one loader for all of its modules."""
+    pytester.makeconftest("import pytest; pytest.register_assert_rewrite('kiqcluster')")
+    pytester.makepyfile(
+        test_it="""
+        def test_fake(kiq_fake):
+            assert kiq_fake.enqueued() == []
+        """
+    )
+
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=60)
+
+    result.assert_outcomes(passed=1)

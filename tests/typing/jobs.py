@@ -6,7 +6,7 @@ soon as it is no error any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
@@ -27,6 +27,8 @@ from kiqcluster import (
     on,
     server_middleware,
 )
+from kiqcluster.client.handle import Handle
+from kiqcluster.iterable import IterableJob, sequence_enumerator
 from kiqcluster.sidekiq.payload import Jid
 
 
@@ -139,7 +141,7 @@ def wrong_calls_of_the_function_form() -> None:
 
 
 def what_is_checked_at_run_time_only() -> None:
-    """No ignore here: mypy sees no error in these, and docs/jobs.md says so."""
+    """No ignore here: mypy sees no error in these, and docs/guides/write_jobs.md says so."""
     Thumbnail.perform_bulk([["a.png"], [80, "a.png"]])
     welcome.perform_bulk([["7"]])
     Client().push({"class": Thumbnail, "args": []})
@@ -241,3 +243,72 @@ def set_up() -> None:
     assert_type(connect(), None)
     tell(ValueError(), {})
     on_death({}, ValueError())
+
+
+class Renew(IterableJob, queue="long", max_iteration_runtime=60):
+    def build_enumerator(self, shop: int, *, cursor: int | None) -> Iterator[tuple[str, int]]:
+        return sequence_enumerator(["ann", "bob"], cursor=cursor)
+
+    def each_iteration(self, member: str, shop: int) -> None: ...
+
+
+class RenewLater(Renew):
+    async def each_iteration(self, member: str, shop: int) -> None: ...  # type: ignore[override]
+
+
+def iterable_jobs() -> None:
+    assert_type(Renew.perform_async(7), Jid | None)
+    assert_type(Renew.enqueue(shop=7), Handle[None] | None)
+    assert_type(RenewLater.set(queue="low").perform_in(60, 7), Jid | None)
+    Renew.perform_async("7")  # type: ignore[arg-type]
+    Renew.perform_async()  # type: ignore[call-arg]
+    RenewLater.set(queue="low").perform_in(60, "7")  # type: ignore[arg-type]
+
+
+@job
+def download(url: str) -> bytes:
+    return b""
+
+
+@job
+async def adownload(url: str) -> bytes:
+    return b""
+
+
+@job
+def resize(data: bytes, width: int, height: int = 80) -> str:
+    return ""
+
+
+@job
+def measure(text: str) -> int:
+    return 1
+
+
+class Publish(Job):
+    def perform(self, name: str, times: int = 1) -> None: ...
+
+
+class Fetch(Job):
+    def perform(self, url: str) -> bytes:
+        return b""
+
+
+def chains() -> None:
+    assert_type(download.then(resize, 80).enqueue("a.png"), Handle[str] | None)
+    assert_type(download.then(resize, 80, height=90).then(Publish).enqueue("a.png"), Handle[None] | None)
+    assert_type(Fetch.then(resize, 80).then(Publish.set(queue="low"), times=2).enqueue("a.png"), Handle[None] | None)
+    assert_type(adownload.then(resize, 80).perform_inline("a.png"), str | None)
+    assert_type(download.set(queue="low").then(resize, 80).then(measure).perform_inline("a.png"), int | None)
+    assert_type(download.then(resize, 80).perform_in(60, url="a.png"), Jid | None)
+    assert_type(download.then({"class": "Acme::Mail", "queue": "mailers"}, 7).perform_async("a.png"), Jid | None)
+
+
+def wrong_chains() -> None:
+    download.then(resize)  # type: ignore[call-overload]
+    download.then(resize, "80")  # type: ignore[call-overload]
+    download.then(measure)  # type: ignore[call-overload]
+    adownload.then(measure)  # type: ignore[call-overload]
+    Fetch.then(Publish)  # type: ignore[call-overload]
+    download.then(resize, 80).then(download.set(queue="low")).enqueue(1)  # type: ignore[arg-type]
+    download.then(resize, 80).enqueue(b"a.png")  # type: ignore[arg-type]

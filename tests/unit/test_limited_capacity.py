@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from kiqcluster.errors import JobDefinitionError
-from kiqcluster.features.concurrency_limit import limit_of
+from kiqcluster.features.limits.concurrency_limit import limit_of
 from kiqcluster.limited_capacity import LimitedCapacityJob
 from kiqcluster.process.config import Config
-from kiqcluster.process.runtime import CURRENT_JOB, JobContext, Setup
+from kiqcluster.process.job_context import CURRENT_JOB, JobContext
+from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.routing import parse_rules
 from kiqcluster.store.shards import parse_shards
 from kiqcluster.testing import drain, enqueued, fake

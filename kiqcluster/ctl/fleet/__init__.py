@@ -6,5 +6,6 @@ steer     quiet, resume, roll, reload, kill
 cancel    cancel: jobs by their ids, wherever they are
 deploy    deploy begin, commit, abort
 signals   signal, dump: for clusters, workers and Ruby's processes
+web       serves the web pages, which are in kiqcluster/web
 monitor   a status report in the layout of sidekiqmon
 """

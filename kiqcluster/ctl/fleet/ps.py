@@ -15,11 +15,12 @@ from kiqcluster.control.cluster_document import (
     ClusterStatus,
     ProcessStatus,
     WorkerStatus,
+    shown_processes,
+    shown_state,
     status_from_redis,
     worker_status,
 )
 from kiqcluster.control.process_registry import (
-    LATE_SECONDS,
     RegisteredProcess,
     group_by_cluster,
     list_processes,
@@ -65,7 +66,6 @@ WORKER_COLUMNS = (
     text_column("VERSION"),
 )
 QUEUES_COLUMN = text_column("QUEUES", 20)
-STALE_STATE_SECONDS = 20.0  # without news, of which a supervisor sends some every ten, after which it may stand still
 FULL_TEXT_HINT = "the whole text: `kiqctl ps --json`, or the log"
 LONE_PROCESS_COLUMNS = (text_column("PROCESS"), *WORKER_COLUMNS, QUEUES_COLUMN)
 RESTARTS_COLUMN = number_column("RESTARTS")
@@ -158,16 +158,10 @@ def document_of(statuses: Sequence[ClusterStatus], others: Sequence[RegisteredPr
 
 def table_of(status: ClusterStatus) -> tuple[Sequence[Column], list[tuple[str, ...]]]:
     """Return columns and rows for a cluster's processes, and for its slots without one."""
-    by_pid = {each.pid: each for each in sorted(status.workers, key=lambda each: -each.age)}  # of two, the later one
-    known = {process.pid for process in status.children}
-    pairs: list[tuple[ProcessStatus | None, WorkerStatus | None]] = [
-        (each, by_pid.get(each.pid or 0)) for each in status.children
-    ]
-    pairs += [(None, worker) for worker in status.workers if worker.pid not in known]
     more, words = _differences(status.children)
     more = [RESTARTS_COLUMN, *more]
     rows = []
-    for process, worker in pairs:
+    for process, worker in shown_processes(status):
         pid = (process.pid if process is not None else worker.pid if worker is not None else None) or NO_VALUE
         *facts, queues = row_of(str(pid), worker, process)
         told = (NO_VALUE,) * len(more) if process is None else (restarts_of(process, status.now), *words(process))
@@ -193,21 +187,13 @@ def row_of(name: str, worker: WorkerStatus | None, process: ProcessStatus | None
 
 
 def state_of(worker: WorkerStatus | None, process: ProcessStatus | None) -> str:
-    """Return the state of a process or slot.  For quiet, the worker's own report counts."""
-    state = process.state if process is not None else ""
+    """Return the state of a process or slot, in words."""
+    state = shown_state(worker, process)
     if process is not None and state == SlotState.BACKOFF:
-        return f"backoff, {format_duration(process.backoff)}"
-    if process is not None and state == SlotState.BOOTING:
-        return f"booting: {process.waits_for}" if process.waits_for else state
-    if state == SlotState.UNRESPONSIVE or (
-        worker is not None and state != SlotState.STOPPING and worker.age >= LATE_SECONDS
-    ):
-        return SlotState.UNRESPONSIVE
-    if process is not None and state in (SlotState.READY, SlotState.QUIET) and not process.redis:
-        return "no Redis"
-    if state == SlotState.STOPPING:
-        return state
-    return SlotState.QUIET if (state == SlotState.QUIET if worker is None else worker.quiet) else "serves"
+        return f"{state}, {format_duration(process.backoff)}"
+    if process is not None and state == SlotState.BOOTING and process.waits_for:
+        return f"{state}: {process.waits_for}"
+    return state
 
 
 def restarts_of(process: ProcessStatus, now: float) -> str:
@@ -255,20 +241,14 @@ def summary_of(status: ClusterStatus) -> str:
         words.append("reloading")
     if status.stopping:
         words.append("stopping")
-    for what, why in (
-        ("restart", status.restart_needed),
-        ("reload", status.reload_needed),
-        ("roll", status.roll_needed),
-    ):
-        if why:
-            words.append(f"{what} needed: {_first_line(why)}")
+    words += [f"{what} needed: {_first_line(why)}" for what, why in status.needs]
     return clean(", ".join(words))
 
 
 def recent_events(status: ClusterStatus) -> list[str]:
     """Return printable lines: the result of the latest roll, failures, and whether the state is stale."""
     lines = []
-    if status.silent_for >= STALE_STATE_SECONDS:
+    if status.is_stale:
         lines.append(f"its supervisor has not reported for {format_duration(status.silent_for)}; it may be stuck")
     if status.roll is not None and status.roll.get("state") == "done" and status.roll.get("of"):
         when = _when(status, status.roll)

@@ -9,8 +9,10 @@ from typing import Any
 
 import click
 
+from kiqcluster.application.registry import current_registry
 from kiqcluster.client.client import Client
 from kiqcluster.control.process_registry import list_processes
+from kiqcluster.ctl.text.application import load_application
 from kiqcluster.ctl.text.completion import complete_classes, complete_queues
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, Output, json_option, redis_options
 from kiqcluster.ctl.text.tables import iso_time, pluralize
@@ -89,6 +91,9 @@ TIME = Time()
 )
 @click.option("--active-job", "is_active_job", is_flag=True, help="NAME is an ActiveJob's: in the envelope of these")
 @click.option("--set", "settings", multiple=True, metavar="KEY=JSON", help="any other key of the payload; repeatable")
+@click.option(
+    "-r", "--require", multiple=True, metavar="APP", help="module or file that defines NAME: ARGS are checked by it"
+)
 @redis_options
 @json_option
 @click.pass_context
@@ -104,6 +109,7 @@ def enqueue(
     retry: str | None,
     is_active_job: bool,
     settings: tuple[str, ...],
+    require: tuple[str, ...],
 ) -> None:
     """Enqueue a job of the class NAME, Python's or Ruby's.
 
@@ -112,6 +118,7 @@ def enqueue(
 
     Each of ARGS is JSON where it can be read as that, else text: 7 is a number, seven and
     '"7"' are texts.  After --, nothing is an option any more, as -5 would be.
+    With -r, the class is asked: its options apply, and ARGS that do not fit `perform` are refused.
 
     \b
       kiqctl enqueue SendInvoice 7 EUR
@@ -122,6 +129,7 @@ def enqueue(
     """
     if delay is not None and at is not None:
         raise UsageError("--in and --at both say when; leave one out")
+    _load(require, name)
     now = SystemClock.now()
     due = at if delay is None else now + delay
     arguments = list(map(parse_value, args))
@@ -138,6 +146,15 @@ def enqueue(
     document = {"jid": jid, "class": name, "args": arguments, "queue": queue, "at": due if is_scheduled else None}
     output.document({**document, "due": iso_time(due) if is_scheduled else None, "warning": warning or None})
     ctx.exit(ExitCode.STOPPED)
+
+
+def _load(require: tuple[str, ...], name: str) -> None:
+    """Import the application that defines the job, if one is named.  Raises ApplicationError, UsageError."""
+    if not require:
+        return
+    load_application(require)
+    if current_registry().get(name) is None:
+        raise UsageError(f"the application has no job named {name}, so that it says nothing of its arguments")
 
 
 def _push(store: Store, item: dict[str, Any]) -> Jid | None:

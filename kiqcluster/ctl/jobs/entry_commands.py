@@ -8,7 +8,7 @@ actions      on entries by their ids, on all that a filter selects, or on --all;
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
@@ -43,8 +43,10 @@ from kiqcluster.ctl.text.options import (
 )
 from kiqcluster.ctl.text.pager import DefaultListGroup, Page, page_options
 from kiqcluster.ctl.text.rows import ENTRY_COLUMNS, details, entry_words
-from kiqcluster.ctl.text.tables import NO_VALUE, Column, clean, format_number, iso_time, pluralize
+from kiqcluster.ctl.text.tables import NO_VALUE, Column, clean, format_number, iso_time, json_line, pluralize
 from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.features.iteration import Iteration
+from kiqcluster.iterable import iteration_status
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.store import Store
 
@@ -353,6 +355,12 @@ def _as_json(entry: SortedEntry) -> dict[str, Any]:
     }
 
 
+def _iteration_words(iteration: Iteration) -> str:
+    """Return where an iterable job is, as one line of `details`."""
+    runs = pluralize(iteration.executions, "run", "runs")
+    return f"item     {json_line(iteration.cursor)} after {runs} of {iteration.seconds:.1f} s"
+
+
 def _show(kind: JobSetKind) -> click.Command:
     @click.argument("jid")
     @redis_options
@@ -362,12 +370,16 @@ def _show(kind: JobSetKind) -> click.Command:
         entries = find_entries(kind.job_set(store=store), [jid]).get(jid, [])
         if not entries:
             raise NotFound(describe_missing(store, kind, [jid])[jid])
+        iteration = iteration_status([jid], store).get(jid)
         for entry in entries:
             output.print(map(clean, details(entry) or ()))
+        if iteration is not None:
+            output.print([clean(_iteration_words(iteration))])
         if len(entries) > 1:
             output.info(f"{pluralize(len(entries), *kind.entries)} have this id")
         first = entries[0]
         document = {**_as_json(first), "backtrace": first.error_backtrace, "payload": first.payload}
+        document["iteration"] = None if iteration is None else asdict(iteration)
         output.document({**document, "others": [_as_json(each) for each in entries[1:]]})
         ctx.exit(ExitCode.STOPPED)
 

@@ -43,17 +43,13 @@ class JobSetKind:
         return f"entry of {self.words}", f"entries of {self.words}"
 
 
-def _failed(entry: SortedEntry) -> float | None:
-    return entry.retried_at or entry.failed_at or entry.created_at
-
-
 RETRIES = JobSetKind(
     "retries",
     "the retry set",
     "Jobs that failed, and will be tried again.",
     RetrySet,
     False,
-    _failed,
+    RetrySet.since,
     "since a job has last failed",
 )
 SCHEDULED = JobSetKind(
@@ -62,7 +58,7 @@ SCHEDULED = JobSetKind(
     "Jobs that are not due yet.",
     ScheduledSet,
     False,
-    lambda entry: entry.created_at,
+    ScheduledSet.since,
     "since a job was made",
 )
 DEAD = JobSetKind(
@@ -71,7 +67,7 @@ DEAD = JobSetKind(
     "Jobs that failed for good, or were killed.  They run again only if somebody retries them.",
     DeadSet,
     True,
-    lambda entry: entry.score,
+    DeadSet.since,
     "since a job has died",
     is_age_score=True,
 )
@@ -81,7 +77,7 @@ DROPPED = JobSetKind(
     "Jobs that were dropped before they ran.  They are kept for 7 days, 10 000 at most.",
     DroppedSet,
     True,
-    lambda entry: entry.score,
+    DroppedSet.since,
     "since a job was dropped",
     is_age_score=True,
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -20,7 +20,7 @@ from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.routing import Rules
 from kiqcluster.sidekiq.selectors import JobAttributes, attributes_of
 
-__all__ = ["ClassRoute", "load_attributes", "load_routes", "routing_options"]
+__all__ = ["ClassRoute", "load_application", "load_attributes", "load_routes", "routing_options"]
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -47,14 +47,22 @@ def routing_options(function: F) -> F:
     return option(store_options(function, ADDRESS_SETTINGS | {"routing", "require", "directory", "shards"}))
 
 
+def load_application(require: Sequence[str]) -> list[Mapping[str, Any]]:
+    """Import the application; return what its classes say of themselves.
+
+    What it prints goes to standard error.  Raises ApplicationError, also for one without jobs.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        loading.load(require, Config().known_directory())
+        return list(loading.describe(require))
+
+
 def load_attributes(require: Sequence[str]) -> dict[str, JobAttributes]:
     """Import the application; return class → what it declares of itself.
 
     What the application prints goes to standard error.  Raises ApplicationError.
     """
-    with contextlib.redirect_stdout(sys.stderr):
-        loading.load(require, Config().known_directory())
-        described = loading.describe(require)  # refuses one without jobs
+    described = load_application(require)
     return {each["name"]: attributes_of(each["name"], each["queue"], each["attributes"]) for each in described}
 
 

@@ -29,6 +29,7 @@ from kiqcluster.ctl.text.tables import (
 )
 from kiqcluster.features.expiry import EXPIRY
 from kiqcluster.features.payload.context import CALLER_ID
+from kiqcluster.features.progress import Progress
 from kiqcluster.features.versions import DEFERRED_BY_VERSION
 from kiqcluster.sidekiq.payload import CORRELATION_ID, VERSION, seconds
 
@@ -43,6 +44,7 @@ __all__ = [
     "details",
     "entry_words",
     "process_words",
+    "progress_words",
     "rows",
     "size_and_latency",
     "summary_lines",
@@ -77,7 +79,13 @@ JOB_COLUMNS = (
     text_column("JID", SHORT_JID_WIDTH, shrinks_first=True),
     text_column("ARGS", 8),
 )
-BUSY_COLUMNS = (text_column("PROCESS", 12), text_column("TID"), number_column("SINCE"), *JOB_COLUMNS)
+BUSY_COLUMNS = (
+    text_column("PROCESS", 12),
+    text_column("TID"),
+    number_column("SINCE"),
+    number_column("PROGRESS"),
+    *JOB_COLUMNS,
+)
 ENTRY_COLUMNS = (number_column("WHEN"), number_column("TRIES"), *JOB_COLUMNS, text_column("ERROR", 8))
 COLUMNS_BY_VIEW: Mapping[View, Sequence[Column]] = {
     View.QUEUES: QUEUE_COLUMNS,
@@ -242,8 +250,23 @@ def _busy(dashboard: Dashboard) -> list[Row]:
 
 def _work(work: Work, seen_at: float) -> Row:
     host_and_pid = work.identity.rpartition(":")[0]
-    words = (host_and_pid, work.tid, format_duration(seen_at - work.run_at), work.queue, *_job(work.job))
+    since = format_duration(seen_at - work.run_at)
+    words = (host_and_pid, work.tid, since, progress_words(work.progress), work.queue, *_job(work.job))
     return Row(f"{work.identity} {work.tid}", _shorten(words), work)
+
+
+def progress_words(progress: Progress | None) -> str:
+    """Return how far a job has come: `40/200 20 %`; only a number where it knows no total."""
+    if progress is None:
+        return ""
+    done = _amount(progress.done)
+    if progress.total is None or progress.percent is None:
+        return done
+    return f"{done}/{_amount(progress.total)} {progress.percent:.0f} %"
+
+
+def _amount(value: float) -> str:
+    return f"{value:.10g}"
 
 
 def _job(job: JobRecord) -> tuple[str, ...]:

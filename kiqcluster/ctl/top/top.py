@@ -37,7 +37,7 @@ def top(ctx: click.Context, store: Store, output: Output, interval: float, once:
     away it says so, and goes on.  It needs an extra: pip install 'kiqcluster[top]'.
 
     With --once, or --json, it prints one picture instead, and needs no extra.  A look is three round trips, one more
-    for each 250 queues.
+    for each 1 250 queues.
 
     \b
       kiqctl top

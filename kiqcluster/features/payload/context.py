@@ -22,7 +22,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from kiqcluster.errors import InvalidArguments, UsageError
-from kiqcluster.process.runtime import CURRENT_JOB, JobContext
+from kiqcluster.process.job_context import CURRENT_JOB, JobContext
 from kiqcluster.sidekiq.payload import CATTR, CORRELATION_ID, LOCALE, META, Payload, check_arguments
 from kiqcluster.sidekiq.ruby_json import JSON, is_unicode
 

@@ -33,11 +33,19 @@ class LineHandler(logging.StreamHandler[TextIO]):
         self._dropped = 0
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Emit a record that passes the filters, under a lock that an asynchronous exception releases (as in 3.13)."""
+        """Emit a record that passes the filters, under a lock that an asynchronous exception releases.
+
+        `for` takes the lock: from Python 3.14 on, the exception may come when `with` has taken it and does not release
+        it yet.
+        """
         found: bool | logging.LogRecord = self.filter(record)
         if found and self.lock is not None:
-            with self.lock:
-                self.emit(found if isinstance(found, logging.LogRecord) else record)
+            for _ in iter(self.lock.acquire, None):
+                try:
+                    self.emit(found if isinstance(found, logging.LogRecord) else record)
+                    break
+                finally:
+                    self.lock.release()
         return bool(found)
 
     def emit(self, record: logging.LogRecord) -> None:

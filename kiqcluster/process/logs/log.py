@@ -20,9 +20,10 @@ from typing import TextIO
 from kiqcluster.ipc.stdio import clean
 from kiqcluster.process.config import has_colours
 from kiqcluster.process.events import Events, Fields
+from kiqcluster.process.job_context import current_job
 from kiqcluster.process.logs.handlers import LineHandler, has_descriptor
 from kiqcluster.process.logs.wording import WORDING
-from kiqcluster.process.runtime import current_job, current_setup
+from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq import ruby_json
 
 __all__ = [

@@ -71,7 +71,8 @@ WORDING: dict[str, tuple[int, str]] = {
     "ruby_json_doubtful": (
         logging.WARNING,
         "{identity} runs Sidekiq {sidekiq}, whose json writes floats otherwise than ruby_json = {setting} says: its "
-        "pages may not find our jobs with such arguments again; set ruby_json to the other form (docs/running.md)",
+        "pages may not find our jobs with such arguments again; set ruby_json to the other form "
+        "(docs/reference/settings.md)",
     ),
     "shards_differ": (
         logging.WARNING,
@@ -93,6 +94,11 @@ WORDING: dict[str, tuple[int, str]] = {
     ),
     "threads": (logging.INFO, "threads of this process:\n{stacks}"),
     "unknown_signal": (logging.WARNING, "{signal}: a worker does nothing on it; its supervisor does"),
+    "web_action": (logging.INFO, "web pages: {user} ({role}, {address}): {action} {target}: {result}"),
+    "web_export": (
+        logging.INFO,
+        "web pages: {user} ({role}, {address}) exported {count} jobs of {page} ({target}): {result}",
+    ),
     # jobs
     "job_start": (logging.INFO, "start"),
     "job_done": (logging.INFO, "done in {elapsed:.3f} s"),

@@ -23,7 +23,7 @@ __all__ = ["Begin", "Begun", "begin_units", "may_hold"]
 
 # Begin rows by which a unit holds nothing; any other may have it hold a key.
 HOLD_NOTHING = frozenset(
-    {"absent", "unmarked", "fixed_window", "sliding_window", "leaky_bucket", "working", "clear", "renew"}
+    {"absent", "unmarked", "fixed_window", "sliding_window", "leaky_bucket", "working", "clear", "renew", "note"}
 )
 
 

@@ -101,8 +101,8 @@ class SettleCalls:
                 if unit.deaths:
                     return (Effect("give_back_suspect", self._keys.wake(unit.queue), (queue,)),)
                 return (Effect("give_back", queue),)
-            case Interrupted(payload=payload):
-                return (Effect("rpush", queue, (payload,)),)
+            case Interrupted(payload=payload, to_back=to_back):
+                return (Effect("lpush" if to_back else "rpush", queue, (payload,)),)
             case Deferred(payload=payload, at=at):
                 return (Effect("zadd", self._keys.schedule, (repr(at), payload)),)
             case Dropped(payload=payload, at=at) if payload:

@@ -8,6 +8,7 @@ are_filled          whether a push came to a wait that was given up; forget_empt
 stale_hands         dead processes whose hand lists a late command may still fill
 forget_hands        those of a process that has left
 end_hand_waits      end the waits of all processes for one queue, for it is paused
+paused_queues       which queues were paused while a process began to wait
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ __all__ = [
     "end_hand_waits",
     "forget_empty_hands",
     "forget_hands",
+    "paused_queues",
     "register_hands",
     "return_wake_lists",
     "stale_hands",
@@ -148,6 +150,15 @@ def end_hand_waits(store: Store, queue: str) -> int:
                 killed = connection.exchange([("CLIENT", "KILL", "ID", each) for each in ids])
                 ended += sum(reply == 1 for reply in killed)
     return ended
+
+
+def paused_queues(store: Store, queues: Sequence[str]) -> list[str]:
+    """Return those of these queues that are paused; none if that key is of a wrong type.  One round trip."""
+    try:
+        found = store.call("SMISMEMBER", store.keys.paused, *queues)
+    except RedisRefused:  # the next reserve tells of the key
+        return []
+    return [queue for queue, is_paused in zip(queues, found, strict=True) if is_paused]
 
 
 def _waiting_for(queue: str, fields: Sequence[bytes]) -> Iterator[bytes]:

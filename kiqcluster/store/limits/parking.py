@@ -140,7 +140,7 @@ def held_sets(value: bytes) -> list[str]:
     """Return the keys that a unit holds (lua/holds.lua); none of what is not a row of it."""
     try:
         row = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):  # lists within thousands of lists
         return []
     return [key for key in row[1:] if isinstance(key, str)] if isinstance(row, list) else []
 

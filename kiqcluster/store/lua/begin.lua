@@ -22,6 +22,7 @@
 --   working jid otherwise  the task is not cancelled; the job has begun in it (tasks.lua)
 -- These are always true, and have no `otherwise`:
 --   clear jid               the key is deleted if its value is this jid (claims.lua)
+--   note event seconds      one more event in the history of a job, which is kept for so many seconds (results.lua)
 --   renew jid seconds       the key lasts for so many seconds at least if its value is this jid; a key that does not
 --                           exist is claimed again
 --
@@ -43,6 +44,7 @@
 -- include claims
 -- include server_clock
 -- include tasks
+-- include results
 
 local payload = redis.call('HGET', KEYS[1], ARGV[1]) or take_over(KEYS[1], ARGV[1])
 if not payload then return {'LOST'} end
@@ -92,6 +94,7 @@ local is_true = {
   end,
   clear = function() return true end,
   renew = function() return true end,
+  note = function() return true end,
 }
 
 local change = {
@@ -100,8 +103,9 @@ local change = {
     redis.call('SADD', key, holder)
   end,
   concurrent = function(key, arguments) take_place(key, arguments[1], holder, KEYS[2], ARGV[1]) end,
-  working = function(key, arguments) change_event(key, arguments[1], 'working', '', '') end,
+  working = function(key, arguments) change_event(key, arguments[1], 'working', '', '', '') end,
   clear = function(key, arguments) clear(key, arguments[1]) end,
+  note = function(key, arguments) note(key, arguments[1], arguments[2]) end,
   renew = function(key, arguments)
     redis.call('SET', key, arguments[1], 'NX', 'EX', arguments[2])
     extend(key, arguments[1], arguments[2])

@@ -20,43 +20,9 @@
 -- include claims
 -- include server_clock
 -- include tasks
+-- include queue_moves
 
 local is_moved = ARGV[1] ~= ''
-local lengths = {redis.call('LLEN', KEYS[1]), redis.call('LLEN', KEYS[2])}
-local total = lengths[1] + lengths[2]
-local first, last = math.max(0, total - 1 - tonumber(ARGV[3])), total - 1 - tonumber(ARGV[4])
-
--- payload -> its positions, {list, index} each; the last one is the nearest to the end that is fetched next
-local places = {}
-local function look(list, from, to)
-  for offset, payload in ipairs(to < from and {} or redis.call('LRANGE', KEYS[list], from, to)) do
-    places[payload] = places[payload] or {}
-    table.insert(places[payload], {list, from + offset - 1})
-  end
-end
-look(1, first, math.min(last, lengths[1] - 1))
-look(2, math.max(0, first - lengths[1]), last - lengths[1])
-
-local moved, marks, sums = {}, {0, 0}, {0, 0}
-for at = 5, #ARGV, 2 do
-  local place = places[ARGV[at]] and table.remove(places[ARGV[at]])
-  if place then
-    local claim, task, jid = string.match(is_moved and '' or ARGV[at + 1], '^(%d+) (%d+) (.*)$')
-    if is_moved then redis.call('LPUSH', KEYS[4], ARGV[at + 1]) end -- a refusal comes here, before any job is marked
-    -- First: a claim without a job would keep out equal jobs, and a task would wait for it.
-    if jid and claim ~= '0' then clear(KEYS[tonumber(claim)], jid) end
-    if jid and task ~= '0' then change_event(KEYS[tonumber(task)], jid, 'error', '"deleted by hand"', '') end
-    redis.call('LSET', KEYS[place[1]], place[2], ARGV[2])
-    marks[place[1]] = marks[place[1]] + 1
-    sums[place[1]] = sums[place[1]] + place[2]
-    moved[#moved + 1] = (at - 3) / 2
-  end
-end
-for list, count in ipairs(marks) do
-  if count > 0 then
-    local is_near_head = sums[list] / count < lengths[list] / 2 -- LREM stops after the last mark that it removes
-    redis.call('LREM', KEYS[list], is_near_head and count or -count, ARGV[2])
-  end
-end
+local moved = take(5, positions_of(tonumber(ARGV[3]), tonumber(ARGV[4])), is_moved and KEYS[4] or nil, ARGV[2])
 if is_moved and #moved > 0 then pcall(redis.call, 'SADD', KEYS[3], ARGV[1]) end -- on failure the jobs still run
 return moved

@@ -16,6 +16,7 @@
 --   event jid arguments    guard: the task takes jobs (tasks.lua); the job is counted in it
 --   log text most          pushed to a list, of which the first so many are kept; when a guard other than a tick
 --                          refuses the job, with a newline and the value of that guard's key behind it
+--   note event seconds     one more event in the history of the job, which is kept for so many seconds (results.lua)
 --   count_refused field    when the guard before it refuses the job: one more in this field of a hash
 --   mark_refused seconds   when the guard before it refuses the job: the key gets the value of the guard's key, and
 --                          expires after so many seconds
@@ -25,6 +26,7 @@
 
 -- include server_clock
 -- include tasks
+-- include results
 
 local function value_of(key)
   local value = redis.pcall('GET', key)
@@ -54,9 +56,10 @@ local changes = {
   event = function(key, arguments) add_events(key, {arguments[1]}, {arguments[2]}) end,
   unmark = function(key, arguments) redis.pcall('ZREM', key, arguments[1]) end,
   log = function(key, arguments) log(key, arguments[1], arguments[2]) end,
+  note = function(key, arguments) note(key, arguments[1], arguments[2]) end,
 }
 
-local BEHIND = {tick = true, log = true, event = true} -- changes that are made once the job is written
+local BEHIND = {tick = true, log = true, event = true, note = true} -- changes that are made once the job is written
 
 local refusals = {
   count_refused = function(key, arguments) redis.pcall('HINCRBY', key, arguments[1], 1) end,

@@ -8,7 +8,7 @@
 -- ARGV[1]  name of the queue
 -- then for each job: jid, payload, its arguments as JSON, "" if they are not kept
 --
--- Jobs that the task knows already are left out, so it may be sent again after a lost reply.
+-- Jobs that the task knows already, or that are named twice, are left out, so it may be sent again after a lost reply.
 -- Returns PUSHED, or why the task takes no jobs: UNKNOWN, CANCELLED, COMPLETE.  Cost: O(jobs).
 
 -- include server_clock
@@ -32,9 +32,10 @@ for first = 2, #ARGV, 3 * SLICE do
   local fields, last = {}, math.min(first + 3 * SLICE - 1, #ARGV)
   for at = first, last, 3 do fields[#fields + 1] = ':' .. ARGV[at] end
   local known = redis.call('HMGET', KEYS[3], unpack(fields))
-  local payloads, jids, arguments = {}, {}, {}
+  local payloads, jids, arguments, is_named = {}, {}, {}, {}
   for at = first, last, 3 do
-    if not known[(at - first) / 3 + 1] then
+    if not known[(at - first) / 3 + 1] and not is_named[ARGV[at]] then
+      is_named[ARGV[at]] = true
       jids[#jids + 1], payloads[#payloads + 1], arguments[#arguments + 1] = ARGV[at], ARGV[at + 1], ARGV[at + 2]
     end
   end

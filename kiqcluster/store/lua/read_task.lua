@@ -6,12 +6,14 @@
 -- ARGV[1]  largest number of failures, 0 for none
 -- then the fields of the task that are wanted
 --
--- Returns {the fields, then for each failure: jid, status, arguments, messages}; the youngest failure first.
+-- Returns {the fields, {} if there is no such task, then for each failure: jid, status, arguments, messages}; the youngest failure first.
 -- Cost: O(fields + failures).
 
+if redis.call('TYPE', KEYS[1]).ok ~= 'hash' then return {{}} end -- no task
 local reply = {redis.call('HMGET', KEYS[1], unpack(ARGV, 2))}
 local jids = {}
-if tonumber(ARGV[1]) > 0 then jids = redis.call('ZREVRANGE', KEYS[2], 0, ARGV[1] - 1) end
+if tonumber(ARGV[1]) > 0 then jids = redis.pcall('ZREVRANGE', KEYS[2], 0, ARGV[1] - 1) end
+if jids.err then jids = {} end
 for _, jid in ipairs(jids) do
   local found = redis.call('HMGET', KEYS[1], ':' .. jid, 'p' .. jid, 'm' .. jid)
   reply[#reply + 1] = {jid, found[1], found[2], found[3]}

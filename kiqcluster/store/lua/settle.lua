@@ -32,9 +32,13 @@
 --                          the key is a hash
 --   record score member timeout largest   a log of jobs: add, and drop what is too old or too many (dead_set.lua)
 --   tell value seconds     a list gets this value as its only element, for so many seconds: who waits for it is told
+--   note event seconds     one more event in the history of a job, which is kept for so many seconds; one that cannot be
+--                          written keeps no unit
+--   forget                 the key is deleted; one that cannot be keeps no unit
 --   unmark member          removed from a sorted set; one that cannot be written keeps no unit
 --   increment field        a counter in a hash; one that cannot be written keeps no unit
---   event jid status messages kind   the job has this status in its task (tasks.lua); nothing where the key is no task
+--   iteration ex c rt seconds   the state of an iterable job; one that cannot be written keeps no unit
+--   event jid status messages kind last   the job has this status in its task (tasks.lua); nothing where the key is no task
 --   bury score member timeout largest   dead set: add; once per script, drop what is older than timeout seconds at
 --                                       that score, and all but the newest largest - 1 (dead_set.lua)
 --
@@ -50,6 +54,7 @@
 -- include parked
 -- include holds
 -- include claims
+-- include results
 -- include tasks
 
 local buried -- arguments of the last bury, for the trim
@@ -93,14 +98,16 @@ local effects = {
     redis.call('ZADD', key, arguments[1], arguments[2])
     pcall(trim_dead, key, arguments[1], arguments[3], arguments[4])
   end,
-  tell = function(key, arguments)
-    redis.call('DEL', key)
-    redis.call('RPUSH', key, arguments[1])
-    redis.call('EXPIRE', key, arguments[2])
-  end,
+  tell = function(key, arguments) tell(key, arguments[1], arguments[2]) end,
+  note = function(key, arguments) note(key, arguments[1], arguments[2]) end,
+  forget = function(key) redis.pcall('UNLINK', key) end,
   unmark = function(key, arguments) redis.pcall('ZREM', key, arguments[1]) end,
   increment = function(key, arguments) redis.pcall('HINCRBY', key, arguments[1], 1) end,
-  event = function(key, arguments) change_event(key, arguments[1], arguments[2], arguments[3], arguments[4]) end,
+  iteration = function(key, arguments)
+    local written = redis.pcall('HSET', key, 'ex', arguments[1], 'c', arguments[2], 'rt', arguments[3])
+    if type(written) == 'number' then redis.pcall('EXPIRE', key, arguments[4]) end
+  end,
+  event = function(key, arguments) change_event(key, unpack(arguments)) end,
   bury = function(key, arguments)
     redis.call('ZADD', key, arguments[1], arguments[2])
     buried = {key, arguments[1], arguments[3], arguments[4]}
@@ -110,7 +117,8 @@ local effects = {
 local types = {
   give_back = 'list', rpush = 'list', lpush = 'list', sadd = 'set', zadd = 'zset', bury = 'zset', absolve = false,
   give_back_suspect = false, release = false, park = 'set', pass_on = false, record = 'zset', increment = false, tell = false,
-  clear = false, extend = false, hand_on = false, event = false, unmark = false,
+  clear = false, extend = false, hand_on = false, event = false, unmark = false, iteration = false, forget = false,
+  note = false,
 }
 
 -- Returns why an effect cannot be written, nil when it can.  All effects of a unit are checked before the first one is

@@ -14,14 +14,16 @@
 -- kiq:task:<id>:ended  zset   jids of the jobs in `failed` and `error` by when, epoch seconds
 -- kiq:task:<id>:changed set    jids of the jobs that have changed since they were copied; only with `history`
 -- kiq:tasks:changed    zset   ids of the tasks that have changed since then, by when, microseconds
+-- kiq:tasks:cancelled  zset   ids of the cancelled tasks that are not complete, by when: processes tell running jobs by it
 --
 -- A status only goes forward: `finish` and `failed` are final, and `error` is left only for `working`, when somebody
 -- retries a dead job.  A job that is unknown here changes nothing: the task has expired, or the job has another jid.
 -- Each function may run again after an error: what it has written already, it finds.
 
-local MAX_MESSAGE_BYTES = 20000 -- of all messages of a job
+local MAX_MESSAGE_BYTES, MAX_LAST_BYTES = 20000, 10000 -- of all messages of a job; of those about its ends beside them
 local REFRESHES = 10 -- times that a task's time to live is renewed within it, at most
-local MAX_ANCESTORS, MAX_CHILDREN = 100, 1000 -- children: that a cancel tells of
+local MAX_ANCESTORS = 100
+local MARK_SECONDS, MAX_MARKS = 86400, 1000 -- of cancelled tasks; a heartbeat reads all of them (publish.lua)
 local STATUSES = {enqueue = true, working = true, finish = true, failed = true, error = true}
 local STAYS = {finish = STATUSES, failed = STATUSES, error = {enqueue = true, error = true}}
 
@@ -40,6 +42,9 @@ local function read_task(key, ...)
   return task
 end
 
+-- Returns the id of a task.
+local function id_of(key) return string.sub(key, #without_task(key) + #'kiq:task:' + 1) end
+
 local function count_of(value) return tonumber(value or nil) or 0 end
 
 -- Writes to a key beside a task; one of another type is left alone.
@@ -52,9 +57,17 @@ end
 local function mark_changed(key, task, ...)
   if task.history ~= '1' then return end
   if select('#', ...) > 0 then write_beside('SADD', changed_at(key), ...) end
-  local time, prefix = redis.call('TIME'), without_task(key)
-  local id = string.sub(key, #prefix + #'kiq:task:' + 1)
-  write_beside('ZADD', prefix .. 'kiq:tasks:changed', string.format('%.0f', time[1] * 1000000 + time[2]), id)
+  local time = redis.call('TIME')
+  local changed = without_task(key) .. 'kiq:tasks:changed'
+  write_beside('ZADD', changed, string.format('%.0f', time[1] * 1000000 + time[2]), id_of(key))
+end
+
+-- Has processes tell the running jobs of a task that it is cancelled.
+local function mark_task_cancelled(key, now)
+  local marks = without_task(key) .. 'kiq:tasks:cancelled'
+  write_beside('ZADD', marks, now, id_of(key))
+  redis.pcall('ZREMRANGEBYSCORE', marks, '-inf', now - MARK_SECONDS)
+  redis.pcall('ZREMRANGEBYRANK', marks, 0, -1 - MAX_MARKS)
 end
 
 -- Keeps a task for its time from now on, if a part of it is over.
@@ -90,7 +103,7 @@ local conclude
 -- Tells the parent of a task in which state its child is.
 local function tell_parent(key, task, state, depth)
   if not task.parent or task.parent == '' or depth > MAX_ANCESTORS then return end
-  local parent_key, child = without_task(key) .. 'kiq:task:' .. task.parent, 'c:' .. string.match(key, 'kiq:task:(.*)$')
+  local parent_key, child = without_task(key) .. 'kiq:task:' .. task.parent, 'c:' .. id_of(key)
   local parent = read_task(parent_key, child, 'open', 'lacking')
   if not parent or not parent[child] then return end
   local open, lacking = count_of(parent.open), count_of(parent.lacking)
@@ -107,6 +120,18 @@ local function add_child(key, id)
   redis.call('SADD', children_at(key), id)
   redis.pcall('EXPIRE', children_at(key), task.ttl)
   if not task['c:' .. id] then redis.call('HSET', key, 'c:' .. id, 'open', 'open', count_of(task.open) + 1) end
+end
+
+-- Has a task wait no longer for a child that does not exist any more.
+local function lose_child(key, id)
+  local field = 'c:' .. id
+  local task = read_task(key, field, 'open', 'lacking', 'history')
+  if not task or redis.call('EXISTS', without_task(key) .. 'kiq:task:' .. id) == 1 then return end
+  if task[field] == 'open' then
+    mark_changed(key, task)
+    redis.call('HSET', key, field, 'lacking', 'open', count_of(task.open) - 1, 'lacking', count_of(task.lacking) + 1)
+  end
+  conclude(key)
 end
 
 -- Pushes the callbacks that are due now, each once, and writes down that they are.
@@ -154,11 +179,19 @@ function conclude(key, depth)
     end
     if is_kept_shorter then keep_complete(key, task.kept) end
   end
+  if is_over and task.cancelled_at then write_beside('ZREM', without_task(key) .. 'kiq:tasks:cancelled', id_of(key)) end
   if is_over then tell_parent(key, task, is_success and 'done' or 'lacking', depth or 0) end
 end
 
--- Gives a job another status.  messages: JSON values, "" for none.  kind: "cancelled" if the job ends because of that.
-local function change_event(key, jid, status, messages, kind)
+-- Returns the messages of a job with some more, as far as there is room.
+local function with_messages(known, more, most)
+  if more == '' or #known + #more >= most then return known end
+  return known == '' and more or known .. ',' .. more
+end
+
+-- Gives a job another status.  kind: "cancelled" if the job ends because of that.  messages: JSON values, "" for none.
+-- last: the same, of the end itself: it is kept also where the messages have no room.
+local function change_event(key, jid, status, messages, kind, last)
   local task = read_task(key, ':' .. jid, 'm' .. jid, 'enqueue', 'working', 'finish', 'failed', 'error', 'cancelled',
     'refresh_at', 'ttl', 'history')
   local old = task and task[':' .. jid]
@@ -169,9 +202,9 @@ local function change_event(key, jid, status, messages, kind)
   if old ~= status and not (STAYS[old] and STAYS[old][status]) then
     local fields = {':' .. jid, status, old, count_of(task[old]) - 1, status, count_of(task[status]) + 1}
     local known = task['m' .. jid] or ''
-    if messages ~= '' and #known + #messages < MAX_MESSAGE_BYTES then
-      fields[7], fields[8] = 'm' .. jid, known == '' and messages or known .. ',' .. messages
-    end
+    local kept = with_messages(known, messages, MAX_MESSAGE_BYTES)
+    kept = with_messages(kept, last or '', MAX_MESSAGE_BYTES + MAX_LAST_BYTES)
+    if kept ~= known then fields[7], fields[8] = 'm' .. jid, kept end
     if kind == 'cancelled' then
       fields[#fields + 1], fields[#fields + 2] = 'cancelled', count_of(task.cancelled) + 1
     end

@@ -7,11 +7,13 @@
 --   create id most parent field value ...   a task without jobs, which are added next; its id is kept among the `most`
 --                          youngest.  parent: id of a task that is not complete before this one, "" for none
 --   close                  no more jobs are added from outside: the task is complete once all of its jobs have ended
---   cancel reason          jobs that have not begun are dropped when they are to begin; the task takes no more jobs
+--   cancel reason          jobs that have not begun are dropped when they are to begin, and running ones are told by
+--                          kiq:tasks:cancelled; the task takes no more jobs
+--   lose id ...            these child tasks are waited for no longer if they do not exist any more
 --   mark status messages jid ...            these jobs get another status by hand
 --
--- Returns {"DONE"}, for cancel with the ids of the child tasks behind it; or why nothing has changed: {"UNKNOWN"},
--- {"CANCELLED"}, {"COMPLETE"}, the last two also of a parent.  May be sent again.  Cost: O(jobs named), O(log tasks).
+-- Returns {"DONE"}; or why nothing has changed: {"UNKNOWN"},
+-- {"CANCELLED"}, {"COMPLETE"}, the last two also of a parent.  May be sent again.  Cost: O(jobs and tasks named), O(log tasks).
 
 -- include server_clock
 -- include tasks
@@ -59,15 +61,21 @@ local function cancel(reason)
     redis.call('HSET', KEYS[1], 'cancelled_at', string.format('%.3f', now), 'reason', reason, 'is_open', '0')
   end
   conclude(KEYS[1])
-  local children = redis.pcall('SMEMBERS', children_at(KEYS[1]))
-  return {'DONE', unpack(children.err and {} or children, 1, MAX_CHILDREN)}
+  if not read_task(KEYS[1], 'completed_at').completed_at then mark_task_cancelled(KEYS[1], now) end
+  return {'DONE'}
 end
 
 local function mark(status, messages, ...)
   if not read_task(KEYS[1]) then return {'UNKNOWN'} end
-  for _, jid in ipairs({...}) do change_event(KEYS[1], jid, status, messages, '') end
+  for _, jid in ipairs({...}) do change_event(KEYS[1], jid, status, '', '', messages) end
   return {'DONE'}
 end
 
-local verbs = {create = create, close = close, cancel = cancel, mark = mark}
+local function lose(...)
+  if not read_task(KEYS[1]) then return {'UNKNOWN'} end
+  for _, id in ipairs({...}) do lose_child(KEYS[1], id) end
+  return {'DONE'}
+end
+
+local verbs = {create = create, close = close, cancel = cancel, lose = lose, mark = mark}
 return verbs[ARGV[1]](unpack(ARGV, 2))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import resource
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from pathlib import Path
 from typing import Any
 
 from kiqcluster.control.slot_state import SlotState
 from kiqcluster.errors import ExitCode
+from kiqcluster.ipc import operating_system
 from kiqcluster.ipc.frames import Channel, Frame
 from kiqcluster.ipc.running_jobs import TIMED_OUT, RunningJob, RunningJobs
 from kiqcluster.ipc.thread_stacks import ThreadStacks
@@ -20,7 +19,6 @@ __all__ = ["JOB_TIMEOUT", "Child", "Death", "Ending", "LastBeat", "Responses", "
 
 MAX_NAMED_JOBS = 10  # in the text of a log line; its fields have all
 JOB_TIMEOUT = "job_timeout"  # reason of a restart: a job has run for longer than its timeout_hard
-PAGE_BYTES = resource.getpagesize()
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,11 +252,7 @@ class Child:
 
     def resident_bytes(self) -> int | None:
         """Return the bytes that it uses; None if that cannot be read, as after its death."""
-        try:
-            fields = Path(f"/proc/{self.pid}/statm").read_text().split()
-        except OSError:
-            return None
-        return int(fields[1]) * PAGE_BYTES
+        return operating_system.resident_bytes(self.pid)
 
 
 def restart_reason(child: Child, death: Death) -> str:

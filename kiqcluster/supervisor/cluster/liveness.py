@@ -4,13 +4,14 @@ Runs in: the supervisor's loop, at each look at the deadlines.
 1. check            a ready child without a frame for UNRESPONSIVE_SECONDS is unresponsive; its stacks are requested,
                     which a handler in C writes, also while a job holds the interpreter lock
 2. request_stacks   the same for another child
-3. DUMP_SECONDS later, `check` reads the stacks and logs them
+3. DUMP_SECONDS later, `check` reads the stacks, logs them, and has another child publish them
 
 A child that is to be killed for its silence is asked as well: see processes.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 
 import psutil
@@ -25,13 +26,17 @@ __all__ = ["DUMP_SECONDS", "UNRESPONSIVE_SECONDS", "Liveness"]
 UNRESPONSIVE_SECONDS = 5.0  # without a frame; a worker sends one a second
 DUMP_SECONDS = 0.3  # from the request until the stacks are read
 
+OnStacks = Callable[[Slot, Child, str], None]
+
 
 class Liveness:
     """Keeps `is_unresponsive` and the stacks of children."""
 
-    def __init__(self, events: Events, clock: Clock) -> None:
+    def __init__(self, events: Events, clock: Clock, on_stacks: OnStacks = lambda _slot, _child, _stacks: None) -> None:
+        """on_stacks: called with the requested stacks of a child."""
         self._events = events
         self._clock = clock
+        self._on_stacks = on_stacks
 
     def check(self, slot: Slot, child: Child, *, is_leaving: bool) -> None:
         """Check one child.  is_leaving: it may be silent, since it has a deadline to stop."""
@@ -47,6 +52,7 @@ class Liveness:
             child.responses.dump_due = inf
             if stacks := child.responses.read_stacks():
                 self._events.emit("child_stacks", slot=slot.number, child=child.pid, stacks=stacks)
+                self._on_stacks(slot, child, stacks)
 
     def _on_silence(self, slot: Slot, child: Child, seconds: float) -> None:
         jobs = child.running_jobs.jobs()

@@ -20,12 +20,13 @@ from pathlib import Path
 from random import Random
 
 from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.ipc.operating_system import die_with_parent
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.events import Events
 from kiqcluster.store import embedded
 from kiqcluster.supervisor.cluster.child import Death
 from kiqcluster.supervisor.cluster.respawn import HEALTHY_SECONDS, History, after_death
-from kiqcluster.supervisor.fork import die_with_parent, fork, reap
+from kiqcluster.supervisor.fork import fork, reap
 
 __all__ = ["EmbeddedServer"]
 

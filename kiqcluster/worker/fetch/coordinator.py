@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from kiqcluster.process.clock import Clock
+from kiqcluster.process.service import snapshot
 from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.store.engine.reserve_calls import MAX_RESERVE_BYTES
 from kiqcluster.store.engine.units import Limits, Refusals, Reserved, Settlement, Unit
@@ -266,7 +267,7 @@ class FetchCoordinator:
 
     def return_forgotten(self, running: Iterable[Unit]) -> int:
         """Put back units that crashed threads have left behind; return how many.  See InFlight.return_forgotten."""
-        count = self._in_flight.return_forgotten((*self.units, *running), self._now())
+        count = self._in_flight.return_forgotten((*snapshot(self.units), *running), self._now())
         if count:
             self._wake_manager()
         return count

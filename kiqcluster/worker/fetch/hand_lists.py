@@ -3,7 +3,8 @@
 An idle process waits with `BLMOVE queue:q kiq:hand:<identity>:<token>:q`.  The payload is in flight from the moment
 that Redis moves it, and its reply brings it here: one round trip, where a wakeup and a reserve are two.
 1. register    before each wait: Redis confirms the membership, and will find the list when this process is gone
-2. wait        it ends by itself long before others may recover this process; a late reply is not believed
+2. wait        it ends by itself long before others may recover this process; a late reply is not believed.
+               One look tells whether its queue was paused while it began
 3. give up     a wait whose reply was lost may still fill its list: a resync puts back what came, now and later (look)
 
 Each list takes one payload at most, under a token of its own.  Rules H1 to H6 of docs/engine.md.
@@ -12,13 +13,18 @@ Runs in: the manager thread.  Never: takes a lock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kiqcluster.process.clock import Clock
 from kiqcluster.store.engine.engine import Engine
 from kiqcluster.store.engine.units import Member
-from kiqcluster.store.engine.wait_lists import HANDS_MEMORY_SECONDS, are_filled, forget_empty_hands
+from kiqcluster.store.engine.wait_lists import (
+    HANDS_MEMORY_SECONDS,
+    are_filled,
+    forget_empty_hands,
+    paused_queues,
+)
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
 
 __all__ = ["MAX_GRACE_SECONDS", "MAX_WAIT_SECONDS", "HandList", "HandLists"]
@@ -80,6 +86,14 @@ class HandLists:
         tokens = {queue: each.token for queue, each in lists.items()}
         allowed = self._engine.register_hands(member, tokens, ids, self._max_beat_age)
         return None if allowed is None else {queue: lists[queue] for queue in allowed}
+
+    def paused(self, queues: Sequence[str]) -> list[str]:
+        """Return those of these queues that have been paused since they were registered.
+
+        Who pauses a queue ends the waits that are armed, and does not see one that is about to be.
+        One round trip.  Raises StoreError.
+        """
+        return paused_queues(self._engine.store, queues)
 
     def give_up(self, hand_list: HandList, *, has_ended: bool = False) -> None:
         """Remember a list that a wait may still fill whose reply will not be read.

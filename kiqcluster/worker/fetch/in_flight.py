@@ -8,9 +8,9 @@
                     perhaps, is never acknowledged: the next batch sends it again
 
 No I/O and no lock: the lock of the coordinator guards it, with two exceptions.  Processors add to `finished` without
-it, since the appends of a deque are atomic.  A hard stop calls `unacknowledged` without it, since a stuck thread might
-hold the lock.  So an outcome is in its new place before it leaves the old one.  An outcome that is seen twice is
-settled once, since its token is.
+it, since the appends of a deque are atomic; so `snapshot` reads it.  A hard stop calls `unacknowledged` without it,
+since a stuck thread might hold the lock.  So an outcome is in its new place before it leaves the old one.  An outcome
+that is seen twice is settled once, since its token is.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from kiqcluster.process.config import NO_LIMIT
+from kiqcluster.process.service import snapshot
 from kiqcluster.sidekiq.outcome import Done, Requeue
 from kiqcluster.store.engine.units import ANY_DEATHS, Refusals, Settlement, Unit
 
@@ -135,7 +136,7 @@ class InFlight:
         A thread that gets no memory may end between any two steps, and a unit that it has not started is gone with it.
         others: units at hand, and those that run.  Units that a thread may still be about to start are left alone.
         """
-        waiting = (*self.finished, *self._taken, *self.refused)
+        waiting = (*snapshot(self.finished), *self._taken, *self.refused)
         known = {unit.token for unit in (*others, *self.returned, *(each.unit for each in waiting))}
         oldest = now - STALE_UNIT_SECONDS - FORGOTTEN_LOOK_SECONDS
         found = {token for token, unit in self._held.items() if unit.reserved_at < oldest} - known
@@ -152,7 +153,7 @@ class InFlight:
         """
         if self._taken:
             return self._taken
-        waiting = list(self.finished)
+        waiting = snapshot(self.finished)
         is_light = _have_no_payloads(waiting)
         self._taken = batch = waiting if is_light else waiting[: count_fitting(waiting, MAX_SETTLE_BYTES)]
         for _ in batch:
@@ -199,7 +200,7 @@ class InFlight:
     def unacknowledged(self) -> list[Settlement]:
         """Return the outcomes that Redis has not acknowledged; from any thread, without the lock."""
         # `finished` twice: outcomes go from there to `_taken`, and back when a reply is lost.
-        return [*self.finished, *self._taken, *self.refused, *self.finished]
+        return [*snapshot(self.finished), *self._taken, *self.refused, *snapshot(self.finished)]
 
     def clear(self) -> None:
         """Hold nothing: others have recovered the units.  Their outcomes are still sent, and change nothing."""

@@ -27,8 +27,12 @@ def _locked(step: Callable[Concatenate[FetchCoordinator, P], R]) -> Callable[Con
     """Return a method that runs a step of the coordinator with the lock held."""
 
     def run_locked(self: LockedCoordinator, /, *arguments: P.args, **options: P.kwargs) -> R:
-        with self.lock:
-            return step(self.coordinator, *arguments, **options)
+        for _ in iter(self.lock.acquire, None):  # as `with`, see LockedCoordinator
+            try:
+                return step(self.coordinator, *arguments, **options)
+            finally:
+                self.lock.release()
+        raise AssertionError("a lock is always acquired")
 
     return run_locked
 
@@ -47,8 +51,9 @@ class LockedCoordinator:
     def __init__(
         self, order: QueueOrder, in_flight: InFlight, clock: Clock, wake_manager: Callable[[], None], takers: int = 1
     ) -> None:
-        # A plain lock: `with` takes it in one step, so an exception that is raised in this thread from outside (a time
-        # limit of a library) comes before or after that.  The lock of a condition would stay locked.
+        # A library may raise an exception in this thread from outside: a time limit.  If `for` takes the lock, it is
+        # raised before or after that.  From Python 3.14 on, `with` and a call may let it in when the lock is taken and
+        # nothing releases it yet.  The lock of a condition would stay locked, too.
         self.lock = threading.Lock()
         self.parked = threading.Condition(self.lock)
         self.ended = threading.Event()  # to wait for
@@ -59,12 +64,16 @@ class LockedCoordinator:
 
     def take(self) -> Unit | Batch | None:
         """Return a unit, or the batch that the caller has to flush; None when it is time to end.  Waits for either."""
-        with self.lock:
-            while True:
-                taken = self.coordinator.take(1)
-                if taken is not None or self.coordinator.mode is FetchMode.ENDED:
-                    return taken
-                self._park()
+        for _ in iter(self.lock.acquire, None):
+            try:
+                while True:
+                    taken = self.coordinator.take(1)
+                    if taken is not None or self.coordinator.mode is FetchMode.ENDED:
+                        return taken
+                    self._park()
+            finally:
+                self.lock.release()
+        raise AssertionError("a lock is always acquired")
 
     def end(self) -> None:
         """Let every processor end when it asks for its next unit."""

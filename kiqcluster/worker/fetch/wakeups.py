@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import selectors
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
@@ -85,6 +85,7 @@ class Wakeups:
         self._hand_seconds, self._hand_grace_seconds = hand_seconds
         self._selector = selectors.DefaultSelector()
         self._armed: dict[str, Wait] = {}
+        self._unconfirmed: set[str] = set()  # queues of armed waits: see `unconfirmed`
         self._connections: dict[str, Connection] = {}
         self._unused: dict[str, HandList] = {}  # of waits that ended without a push, by queue
         self._no_hand_before: dict[str, float] = {}
@@ -139,6 +140,17 @@ class Wakeups:
                 self._unused.pop(queue, None)
             self._send(queue, self._connections[queue], hand_lists.get(queue), asked_at)
 
+    def unconfirmed(self) -> list[str]:
+        """Return the queues that are waited for with a hand list, and may have been paused while that began.
+
+        A pause ends the waits that it sees, and does not see one that is registered and not yet sent.
+        """
+        return list(self._unconfirmed)
+
+    def confirm(self, queues: Collection[str]) -> None:
+        """Take note that somebody has looked whether these queues are paused since their waits were sent."""
+        self._unconfirmed.difference_update(queues)
+
     def wait(self, seconds: float) -> list[Push]:
         """Return what has come, after `seconds` at most or after `wake`."""
         pushed, self._lost = self._lost, []
@@ -149,9 +161,13 @@ class Wakeups:
                 pushed.append(push)
         return pushed
 
-    def drop_hand_waits(self) -> list[Push]:
-        """Drop all waits with a hand list: their replies are not to be believed any more."""
-        queues = [queue for queue, wait in self._armed.items() if wait.hand_list is not None]
+    def drop_hand_waits(self, queues: Collection[str] | None = None) -> list[Push]:
+        """Drop the waits with a hand list, all or those for some queues: their replies are not to be believed."""
+        queues = [
+            queue
+            for queue, wait in self._armed.items()
+            if wait.hand_list is not None and (queues is None or queue in queues)
+        ]
         try:
             ended = self._kill(queues)
         except StoreError:
@@ -169,6 +185,7 @@ class Wakeups:
                 connection.close()
             for state in (self._armed, self._connections, self._clients, self._unused):
                 state.clear()
+            self._unconfirmed.clear()
 
     def end_on_server(self) -> None:
         """End the waits of this process on the server; from any thread.  Raises StoreError."""
@@ -239,6 +256,8 @@ class Wakeups:
             raise
         since = now if hand_list is None else asked_at
         self._armed[queue] = Wait(connection, connection.fileno(), since, seconds, hand_list)
+        if hand_list is not None:
+            self._unconfirmed.add(queue)
         self._selector.register(connection.fileno(), selectors.EVENT_READ, queue)
 
     def _read(self, queue: str) -> Push | None:
@@ -278,6 +297,7 @@ class Wakeups:
 
     def _disarm(self, queue: str) -> Wait:
         wait = self._armed.pop(queue)
+        self._unconfirmed.discard(queue)
         self._selector.unregister(wait.descriptor)
         return wait
 

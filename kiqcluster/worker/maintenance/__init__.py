@@ -3,7 +3,9 @@
 Read in this order:
 poller            due entries of the schedule and retry set → queues; due_times: the wakeups between two polls
 cron_ticks        the ticks of cron entries → jobs in queues; cron_sync: what this application declares
+outside_sources   jobs in databases → queues, a thread for each source
 recovery          units of dead processes → queues
 membership_beat   this process' beat, and who is silent; failure_detector: whether this process may recover them
 limit_upkeep      the threads of the fleet, and the lines of concurrency limits
+progress          what running jobs say of their progress
 """

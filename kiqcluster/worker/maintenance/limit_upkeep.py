@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from kiqcluster.application.options import EXCLUSIVE
 from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.errors import StoreError
-from kiqcluster.features.concurrency_limit import FLEET, OPTION, ConcurrencyLimits, limit_of
 from kiqcluster.features.deduplication import ONE_AT_A_TIME, ServerDeduplication
+from kiqcluster.features.limits.concurrency_limit import FLEET, OPTION, ConcurrencyLimits, limit_of
 from kiqcluster.ipc.forks import exit_forked_children
 from kiqcluster.process.runtime import Run, Runtime
 from kiqcluster.store.engine.units import Unit

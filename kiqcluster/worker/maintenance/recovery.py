@@ -28,7 +28,7 @@ from kiqcluster.errors import RedisRefused, StoreError
 from kiqcluster.ipc.running_jobs import TIMED_OUT
 from kiqcluster.process.backoff import jittered
 from kiqcluster.process.runtime import Runtime
-from kiqcluster.process.service import Service
+from kiqcluster.process.service import Service, snapshot
 from kiqcluster.store import is_outage
 from kiqcluster.store.engine.engine import Engine
 from kiqcluster.store.engine.units import ALL_SUSPECT
@@ -74,7 +74,7 @@ class Orphans:
 
     def add(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Add those that do not wait already."""
-        known = {*(identity for identity, _ in self.waiting), *list(self._settling)}
+        known = {*(identity for identity, _ in snapshot(self.waiting)), *list(self._settling)}
         self.waiting.extend((identity, running) for identity, running in orphans.items() if identity not in known)
 
     @property

@@ -20,11 +20,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator
 from contextlib import suppress
 from contextvars import Context, copy_context
+from functools import partial
 from math import inf
 from threading import get_native_id
 from typing import Any
 
 from kiqcluster.errors import JobTimedOut
+from kiqcluster.features.cancellation import Marks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
 from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process.clock import Clock
@@ -103,6 +105,7 @@ class AsyncProcessor(Service):
         Returns what it returns, and raises what it raises.
         """
         waited = WaitedRun(self, run, coroutine)
+        run.obey_soon = partial(self.loop.call_soon_threadsafe, waited.obey)
         self._submit(waited)
         return waited.result()
 
@@ -127,6 +130,7 @@ class AsyncProcessor(Service):
             run.task = create(run, context=context)
             if run.job_run.context is not None and run.job_run.context.time_limit is not None:
                 run.limit_time(self.loop, run.job_run.context.time_limit.seconds)
+            run.obey()
 
     def end(self, run: AsyncRun, returned: Any, error: BaseException | None) -> None:
         """Hand in the outcome of a job that has ended.  One that was cancelled for a stop is left to `interrupt`."""
@@ -140,18 +144,18 @@ class AsyncProcessor(Service):
             with self._ended:
                 self._ended.notify_all()
 
-    def cancel_jobs(self, jids: Collection[str]) -> None:
+    def cancel_jobs(self, marks: Marks) -> None:
         """Tell jobs that somebody has cancelled them: where they wait, CancelledError is raised.  From any thread."""
-        self.loop.call_soon_threadsafe(self._cancel_jobs, jids)
+        if self._runs:
+            with suppress(RuntimeError):  # it is closed
+                self.loop.call_soon_threadsafe(self._cancel_jobs, marks)
 
-    def _cancel_jobs(self, jids: Collection[str]) -> None:
+    def _cancel_jobs(self, marks: Marks) -> None:
         self._start_submitted()
-        for run in list(self._runs.values()):
-            context = run.job_run.context
-            if context is not None and context.jid in jids and not context.cancelled and not run.has_ended:
-                context.cancel()
-                if run.task is not None:
-                    run.task.cancel()
+        for run in self.runs():
+            if run.job_run.context is not None and not run.has_ended:
+                marks.tell(run.job_run.context)
+                run.obey()
 
     def _release(self, run: AsyncRun) -> None:
         record = run.record
@@ -267,7 +271,10 @@ class Places:
 class AsyncRun(Coroutine[Any, Any, None]):
     """A job on the loop: the task that runs it takes it for a coroutine."""
 
-    __slots__ = ("_coroutine", "_processor", "_timer", "has_ended", "is_overdue", "job_run", "record", "task")
+    __slots__ = (
+        *("_coroutine", "_has_obeyed", "_processor", "_timer"),
+        *("has_ended", "is_overdue", "job_run", "record", "task"),
+    )
 
     def __init__(
         self, processor: AsyncProcessor, job_run: JobRun, record: int, coroutine: Coroutine[Any, Any, Any]
@@ -277,6 +284,7 @@ class AsyncRun(Coroutine[Any, Any, None]):
         self.task: asyncio.Task[None] | None = None
         self.has_ended = False
         self.is_overdue = False
+        self._has_obeyed = False
         self._processor = processor
         self._coroutine = coroutine
         self._timer: asyncio.TimerHandle | None = None
@@ -298,6 +306,13 @@ class AsyncRun(Coroutine[Any, Any, None]):
     def limit_time(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         """Cancel it after so many seconds: it fails with JobTimedOut (option `timeout`)."""
         self._timer = loop.call_later(seconds, self._time_out)
+
+    def obey(self) -> None:
+        """Cancel it where it waits if its job was told that it is cancelled, maybe before it came to the loop; once."""
+        context = self.job_run.context
+        if context is not None and context.cancelled and self.task is not None and not self._has_obeyed:
+            self._has_obeyed = True
+            self.task.cancel()
 
     def _time_out(self) -> None:
         if self.task is not None and not self.has_ended:

@@ -10,6 +10,7 @@ decide        facts → outcome
 | may not begin, by a begin row                  | Dropped, Deferred or Parked, as the row says         |
 | may not run now, and Ruby cannot read it       | as one that failed, since no set may keep it         |
 | raised Interrupted                             | Interrupted if the process stops, else Deferred      |
+| gave way to other jobs of its queue            | Interrupted, to the back of its queue                |
 | was cut off by a forced stop                   | Interrupted, until it has had too many of these      |
 | has a class that is not registered             | Deferred, until it has had too many of these         |
 | is encrypted with a key that is not here       | Deferred, until it has had too many; then Dead       |
@@ -67,6 +68,7 @@ class Ending(Enum):
     NOT_STARTED = auto()
     NOT_ADMITTED = auto()  # a begin row is not true, or could not be asked
     YIELDED = auto()  # the job, or middleware, raised Interrupted
+    GAVE_WAY = auto()  # an iterable job has had its turn
     FORCED_STOP = auto()  # it still runs, and the process must go
     UNKNOWN_CLASS = auto()
     UNKNOWN_KEY = auto()
@@ -130,6 +132,8 @@ def disposition(facts: Facts) -> Disposition:
         case Ending.YIELDED:
             # While nothing stops it would come back from its queue at once, for ever.
             return Disposition.INTERRUPT if facts.is_stopping else Disposition.DEFER
+        case Ending.GAVE_WAY:
+            return Disposition.INTERRUPT
         case Ending.FORCED_STOP:
             return Disposition.INTERRUPT if facts.error is None else Disposition.GIVE_UP
         case Ending.UNKNOWN_CLASS | Ending.UNKNOWN_KEY:
@@ -172,7 +176,9 @@ def decide(facts: Facts) -> Outcome:
         case Disposition.REQUEUE:
             return Requeue()
         case Disposition.INTERRUPT:
-            return Interrupted(facts.raw if facts.entry is None or facts.ending is Ending.YIELDED else facts.entry)
+            is_forced = facts.ending is Ending.FORCED_STOP and facts.entry is not None
+            to_back = facts.ending is Ending.GAVE_WAY and not facts.is_stopping
+            return Interrupted(facts.entry if is_forced and facts.entry else facts.raw, to_back)
         case Disposition.DEFER:
             assert facts.entry is not None, "only what Ruby can enqueue is deferred"
             return Deferred(facts.entry, facts.now + _deferral_seconds(facts))

@@ -29,6 +29,7 @@ from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.errors import (
     CannotRun,
     CannotWait,
+    GaveWay,
     JobCancelled,
     MalformedPayload,
     MisfitArguments,
@@ -48,8 +49,9 @@ from kiqcluster.features.versions import is_newer
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
 from kiqcluster.process.config import NO_LIMIT
+from kiqcluster.process.job_context import CURRENT_JOB, JobContext
 from kiqcluster.process.metrics import JobMetrics
-from kiqcluster.process.runtime import CURRENT_JOB, JobContext, Run, Runtime
+from kiqcluster.process.runtime import Run, Runtime
 from kiqcluster.process.service import run_coroutine
 from kiqcluster.process.tallies import DEFERRED, DROPPED
 from kiqcluster.sidekiq import ruby_json
@@ -157,7 +159,7 @@ class Execution:
         return self._with_effects(run, outcome)
 
     def _with_effects(self, run: JobRun, outcome: Outcome) -> Outcome:
-        if run.effects or run.features:
+        if run.effects or run.features or (run.context is not None and run.context.progressed is not None):
             outcome = self._rows.with_effects(run, outcome)
             if run.unit.holds:
                 self._end_run(run)
@@ -235,7 +237,7 @@ class Execution:
         if run.context is not None and run.context.cancelled:
             outcome = run.outcome = self._of_cancelled(run, outcome)
             if isinstance(outcome, Dropped):
-                self._report.tally(name, run.unit.queue).skip(DROPPED, CANCELLATIONS.name)
+                self._report.tally(name, run.unit.queue).skip(DROPPED, run.context.cancelled_by)
         run.seconds = self._monotonic() - run.started
         self._report.conclude(run, name, payload, outcome)
         if definition is not None and definition.has_timeout:
@@ -366,6 +368,8 @@ class Execution:
                 run.returned = perform(*(self._opened(payload) if KEY_VERSION in payload else arguments))
                 if Forks.generation != generation or not Forks.page[0]:
                     exit_if_forked(generation)
+                if run.returned is not None:
+                    definition.check_returned(run.returned)
                 return DONE
             return self._run_within(run, payload, definition, instance, perform)
         except BaseException as error:  # noqa: BLE001  # a job may raise anything, sys.exit included; no thread dies of it
@@ -410,6 +414,9 @@ class Execution:
             and run.context.cancelled
         ):
             return self._dropped(run)
+        if isinstance(error, GaveWay):
+            stops = self._stopping.is_set()
+            return decide(Facts(ending=Ending.GAVE_WAY, raw=run.unit.payload, is_stopping=stops))
         if retry.was_interrupted(error):
             return self._yielded(run, definition)
         if isinstance(error, PayloadDecryptionError):
@@ -488,6 +495,7 @@ class Execution:
 
     def _skip(self, run: JobRun, definition: Definition, returned: object) -> None:
         """Count a job that middleware has not let run."""
+        run.was_skipped = True
         self._report.tally(definition.name, run.unit.queue).skip(
             DEFERRED if isinstance(returned, Deferred) else DROPPED
         )
@@ -508,6 +516,8 @@ class Execution:
                 exit_if_forked(generation, error)
                 raise
             exit_if_forked(generation)
+            if run.returned is not None:
+                definition.check_returned(run.returned)
             return None
 
         run.effects = []
@@ -597,7 +607,8 @@ class Execution:
 
     def _dropped(self, run: JobRun) -> Outcome:
         """Return Dropped for a job that was cancelled while it ran."""
-        unit, now, verdict = run.unit, self._runtime.clock.now(), BeginVerdict("drop", reason=CANCELLATIONS.name)
+        by = CANCELLATIONS.name if run.context is None else run.context.cancelled_by
+        unit, now, verdict = run.unit, self._runtime.clock.now(), BeginVerdict("drop", reason=by)
         entry = entry_for_ruby(unit, refusal({}, verdict), now, TRANSIENT_KEYS)
         self._report.emit("job_dropped", reason=verdict.reason)
         return decide(Facts(ending=Ending.NOT_ADMITTED, now=now, raw=unit.payload, entry=entry, verdict=verdict))

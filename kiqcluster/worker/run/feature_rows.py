@@ -16,6 +16,7 @@ from dataclasses import replace
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import StoreError
 from kiqcluster.features.job_end import JobEnd
+from kiqcluster.features.progress import PROGRESS
 from kiqcluster.features.stacks import EndFeature, ServerFeature, asks_ahead, current_stacks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
 from kiqcluster.process.runtime import Run
@@ -135,6 +136,8 @@ class FeatureRows:
         unit, context = run.unit, run.context
         added_before = run.effects or ()
         ends = () if context is None else self._ends_of(run.features)
+        if context is not None and context.progressed is not None:
+            ends = (*ends, PROGRESS.on_end)
         if not ends and not added_before:
             return outcome
         effects = [*outcome.effects, *added_before]
@@ -143,7 +146,8 @@ class FeatureRows:
         keys = self._keys
         has_asked = run.has_asked or self._begin_run is None
         place = (unit.queue, context.name, unit.identity, unit.token, keys, unit.payload)
-        end = JobEnd(outcome, context.payload, *place, has_asked, run.failure, context.messages or (), run.returned)
+        said = (run.failure, context.messages or (), run.returned, context.iteration, run.was_skipped)
+        end = JobEnd(outcome, context.payload, *place, has_asked, *said)
         generation = Forks.generation
         for on_end in ends:
             try:

@@ -6,34 +6,30 @@ Runs in: processor threads; each has one.
 3. emit      an event of the execution, with the fields of the job that runs
 4. put_off   the line of a job that was deferred or parked, if no other line has said so
 
-Arguments are filtered: numbers are shown, and what the class declares (`loggable_arguments`).
+Arguments are filtered (application/argument_filter.py).
 Price: two lines and their fields, in the job's thread; nothing where `job_log` is something else.
-Source: GitLab's sidekiq_logging (reference of fields: docs/logs.md).
+Source: GitLab's sidekiq_logging (reference of fields: docs/guides/logs.md).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any
 
-from kiqcluster.application.registry import ENVELOPE, Definition
+from kiqcluster.application.argument_filter import json_size, shown_arguments
+from kiqcluster.application.registry import Definition
 from kiqcluster.process.events import Fields
-from kiqcluster.process.logs.log import iso_time, plain
-from kiqcluster.process.runtime import JobContext, Runtime, current_job
+from kiqcluster.process.job_context import JobContext, current_job
+from kiqcluster.process.logs.log import iso_time
+from kiqcluster.process.runtime import Runtime
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.active_job import unwrapped
-from kiqcluster.sidekiq.encryption import KEY_VERSION
 from kiqcluster.sidekiq.outcome import Deferred, Outcome, Parked
-from kiqcluster.sidekiq.payload import ENCRYPT, META, SCHEDULED_AT, Payload, seconds
+from kiqcluster.sidekiq.payload import META, SCHEDULED_AT, Payload, seconds
 from kiqcluster.sidekiq.ruby_json import JSON
 
-__all__ = ["JobLines", "extra_fields", "shown_arguments"]
+__all__ = ["JobLines", "extra_fields"]
 
-HIDDEN_ARGUMENT = "[FILTERED]"  # in place of one that is not shown, as in GitLab's lines
-LEFT_OUT_ARGUMENTS = "..."  # in place of all beyond the limit
-MAX_ARGUMENT_BYTES = 10_240  # of all arguments that a line shows
 MAX_META_KEYS = 100  # of the context, in a line
 SECONDS_DECIMALS = 6
 TIME_KEYS = ("created_at", "enqueued_at", SCHEDULED_AT)
@@ -121,7 +117,7 @@ class JobLines:
         now = self._clock.now()
         fields: Fields = {
             "args": shown_arguments(payload, definition),
-            "job_size_bytes": _size(payload["args"]),
+            "job_size_bytes": json_size(payload["args"]),
             "retry": _retries(payload.get("retry"), self._max_retries),
         }
         fields.update((key, payload[key]) for key in COPIED_KEYS if key in payload)
@@ -141,42 +137,6 @@ def extra_fields(job: JobContext | None) -> Fields:
         return {}
     name = re.sub(r"([a-z\d])([A-Z])", r"\1_\2", re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", job.name.replace("::", "_")))
     return {f"extra.{name.lower()}.{key}": value for key, value in job.extras.items()}
-
-
-def shown_arguments(payload: Payload, definition: Definition | None) -> list[JSON]:
-    """Return arguments for the log: those that may not be shown are filtered, all together have a limit."""
-    arguments = payload["args"]
-    if definition is not None and definition.signature is ENVELOPE:
-        envelope = unwrapped(payload)
-        arguments = [] if envelope is None else envelope.arguments
-    loggable = () if definition is None else definition.local.get("loggable_arguments", ())
-    is_encrypted = bool(payload.get(ENCRYPT)) or KEY_VERSION in payload
-    return list(_limited(_filtered(arguments, loggable, is_encrypted=is_encrypted)))
-
-
-def _filtered(arguments: list[JSON], loggable: Collection[int], *, is_encrypted: bool) -> Iterator[JSON]:
-    for position, value in enumerate(arguments):
-        is_secret = is_encrypted and position == len(arguments) - 1
-        is_shown = position in loggable or (isinstance(value, int | float) and not isinstance(value, bool))
-        yield value if is_shown and not is_secret else HIDDEN_ARGUMENT
-
-
-def _limited(arguments: Iterator[JSON]) -> Iterator[JSON]:
-    size = 0
-    for value in arguments:
-        size += _size(value)
-        if size > MAX_ARGUMENT_BYTES:
-            yield LEFT_OUT_ARGUMENTS
-            return
-        yield value
-
-
-def _size(value: JSON) -> int:
-    """Return how many bytes of JSON a value has; about as many where Ruby could not read it."""
-    try:
-        return len(ruby_json.encode(value))
-    except ValueError:  # a number out of range
-        return len(ruby_json.encode(plain(value)))
 
 
 def _retries(option: JSON, max_retries: int) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kiqcluster.features.stacks import ServerFeature
-from kiqcluster.process.runtime import JobContext
+from kiqcluster.process.job_context import JobContext
 from kiqcluster.sidekiq.outcome import Effect, Outcome
 from kiqcluster.sidekiq.payload import peek
 from kiqcluster.store.engine.units import Unit
@@ -23,11 +23,13 @@ class JobRun:
     since: epoch seconds.  context: what the job sees of itself; None until its payload is read.
     effects: the rows that server middleware adds, None while there are none; they are written with whatever outcome
     the run gets.  features: those that the unit uses.  outcome: None until it is decided.
-    returned: by `perform`.
+    returned: by `perform`.  was_skipped: whether server middleware has not called that.
     failure: the error that ended it.  seconds: how long it took.
     is_overdue: whether the log says that it has run for longer than its `timeout`.
     record: of RunningJobs, for a job that may run on the event loop, else None.  started: monotonic seconds.
+    told_progress: what Redis has of its progress, and since when, monotonic seconds.
     has_asked: whether its begin rows were put to Redis.  has_begun: whether an error is the job's own from here on.
+    obey_soon: of an async job for which its processor waits: cancels it where it waits, if it was told; any thread.
     """
 
     unit: Unit
@@ -39,11 +41,14 @@ class JobRun:
     failure: BaseException | None = None
     seconds: float = 0.0
     returned: Any = None
+    was_skipped: bool = False
     record: int | None = None
     started: float = 0.0
+    told_progress: tuple[tuple[float, float | None], float] | None = None
     is_overdue: bool = False
     has_asked: bool = False
     has_begun: bool = False
+    obey_soon: Callable[[], object] | None = None
 
     def describe(self, now: float) -> str:
         """Return the job's class and jid, and for how long it has run.  now: epoch seconds."""

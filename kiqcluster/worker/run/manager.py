@@ -14,9 +14,11 @@ Counterpart: sidekiq manager.rb (8.1).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from math import inf
 
 from kiqcluster.errors import StoreError
+from kiqcluster.features.cancellation import Marks
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.logs.log import tid
 from kiqcluster.process.service import Service
@@ -96,14 +98,14 @@ class Manager(Service):
         """Return the runs of this moment."""
         return [run for _, run in self.running_by_record()]
 
-    def cancel_jobs(self, jids: Collection[str]) -> None:
-        """Tell those of these jobs that run that somebody has cancelled them; from any thread."""
-        for processor in self.processors:
-            context = None if processor.running is None else processor.running.context
-            if context is not None and context.jid in jids:
-                context.cancel()
-        if self.async_processor is not None and self.async_processor.runs():
-            self.async_processor.cancel_jobs(jids)
+    def cancel_jobs(self, marks: Marks) -> None:
+        """Tell the running jobs that have these marks that somebody has cancelled them; from any thread."""
+        for running in self._running_in_threads():
+            if running.context is not None and marks.tell(running.context) and running.obey_soon is not None:
+                with suppress(RuntimeError):  # the loop is closed
+                    running.obey_soon()
+        if self.async_processor is not None:
+            self.async_processor.cancel_jobs(marks)
 
     def running_by_record(self) -> list[tuple[int, JobRun]]:
         """Return the same with their records in RunningJobs."""
@@ -205,6 +207,11 @@ class Manager(Service):
             self._on_pushes(self._wakeups.drop_hand_waits())
         try:
             self._wakeups.arm(self._fetch.queues_to_arm(), self._fetch.register_hand_lists)
+            if unconfirmed := self._wakeups.unconfirmed():
+                paused = self._fetch.hand_lists.paused(unconfirmed)
+                self._wakeups.confirm(unconfirmed)
+                if paused:
+                    self._on_pushes(self._wakeups.drop_hand_waits(paused))
         except StoreError:
             self._fetch.on_wakeup()  # Redis is away: a batch meets that and reports it, and this is tried again
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-from kiqcluster.errors import Interrupted, class_name
+from kiqcluster.errors import Interrupted, class_name, message_of
 from kiqcluster.process.backoff import retry_delay, retry_jitter
 from kiqcluster.sidekiq.payload import Payload, encode_backtrace, seconds, stamp
 from kiqcluster.sidekiq.ruby_json import JSON, is_unicode
@@ -78,11 +78,7 @@ def delay(answer: Any, count: int, rng: Random) -> float:
 
 def describe_error(error: BaseException) -> dict[str, JSON]:
     """Return error_class and error_message as Sidekiq stores them."""
-    try:
-        message = str(error)
-    except Exception as failure:  # noqa: BLE001  # an error whose text fails is still an error of this job
-        message = f"(its message cannot be shown: {type(failure).__name__})"
-    message = message[:MAX_MESSAGE_CHARACTERS]
+    message = message_of(error)[:MAX_MESSAGE_CHARACTERS]
     if not is_unicode(message):
         message = message.encode(errors="replace").decode()
     return {"error_message": message, "error_class": class_name(error).translate(TAGS_TO_PARENTHESES)}

@@ -12,8 +12,9 @@ from collections.abc import Callable
 
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import CannotRun, RetryError
+from kiqcluster.process.job_context import current_job
 from kiqcluster.process.metrics import JobMetrics
-from kiqcluster.process.runtime import Runtime, current_job
+from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.tallies import MIN_CPU_MEASURED_SECONDS, Tallies, Tally
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Interrupted, Outcome, Retry
 from kiqcluster.sidekiq.payload import Payload, seconds

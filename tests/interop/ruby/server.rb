@@ -4,7 +4,10 @@
 #
 # The list `echoes` gets {"by": "ruby", "jid", "args", "payload"} for each job that ran.
 
+require "bigdecimal"
+require "date"
 require "json"
+require "time"
 require_relative "quick"
 require_relative "payloads"
 
@@ -19,6 +22,17 @@ class Echo
 
   def perform(*args)
     echo(self, *args, payload: payload)
+  end
+end
+
+# Reads an order as Python writes it, with Ruby's own library.
+class ReadOrder
+  include Sidekiq::Worker
+
+  def perform(order, due)
+    total = order["lines"].sum { |line| BigDecimal(line["price"]) * line["count"] }
+    echo(self, order["id"], Time.iso8601(order["placed_at"]).to_i, order["currency"], total.to_s("F"),
+      Date.iso8601(due).yday)
   end
 end
 

@@ -203,3 +203,18 @@ def test_records_of_the_same_bytes_and_place_are_equal() -> None:
     assert record("q", jid="a") != record("r", jid="a")
     assert record("q", jid="a") != record("q", jid="b")
     assert len({record("q", jid="a"), record("q", jid="a")}) == 1
+
+
+def test_a_number_that_takes_long_to_decode_is_not_decoded() -> None:
+    digits = b"9" * 300_000
+
+    assert JobRecord(b'{"class":"Send","args":[' + digits + b"]}").payload == {}
+    assert JobRecord(b'{"class":"Send","args":[' + digits[:19_999] + b"]}").name == "Send"
+
+
+@pytest.mark.parametrize("before", [0, 1, 5_000, 9_975, 9_999, 10_001, 31_234])
+@pytest.mark.parametrize("digits", [9_999, 10_000, 19_999, 20_000, 20_001, 45_000])
+def test_a_number_is_endless_wherever_it_stands(digits: int, before: int) -> None:
+    raw = b'{"class":"Send","args":["' + b"x" * before + b'",[' + b"9" * digits + b"]]}"
+
+    assert (JobRecord(raw).payload == {}) == (digits >= 20_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -14,6 +15,7 @@ from kiqcluster.errors import InvalidArguments, InvalidPush, UsageError
 from kiqcluster.process.config import Config
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import Push, Setup
+from kiqcluster.store import Store
 
 NOW = 1_795_168_740.5
 
@@ -312,6 +314,20 @@ class TestChecks:
 
         with pytest.raises(InvalidArguments):
             self.draft(arguments)
+
+    @pytest.mark.parametrize("options", [{}, {"deduplicate": "until_executed"}])
+    @pytest.mark.parametrize("wire", [{}, {"kiq_history": 60}])
+    @pytest.mark.parametrize("argument", [object(), {"a": [Exception]}])
+    @pytest.mark.usefixtures("registry")
+    def test_what_json_cannot_hold_is_refused_alike_with_each_feature(
+        self, setup: Setup, options: dict[str, Any], wire: dict[str, Any], argument: Any
+    ) -> None:
+        setup.config, setup.store = Config(strict_args="off"), Store("redis://127.0.0.1:1/0")
+        tell = job(name="tell", **options)(lambda value: None)
+        definition = replace(tell.definition, options={**tell.definition.options, **wire})
+
+        with pytest.raises(InvalidPush, match=r"^tell: the \w+ holds? what JSON cannot"):
+            Client().enqueue("tell", definition.options, [argument], definition=definition)
 
     @pytest.mark.parametrize("change", [{"args": [object()]}, {"args": "x"}])
     def test_what_a_link_has_done_to_the_arguments_is_checked(self, setup: Setup, change: dict[str, Any]) -> None:

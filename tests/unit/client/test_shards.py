@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -74,6 +76,25 @@ def test_via_takes_the_name_of_a_shard_and_goes_before_rules(pushes: Pushes, set
 
     assert pushes.shards == ["us", "us", "default", "eu"]
     assert setup.shard("us") is setup.shard("us")
+
+
+def test_a_push_that_waits_for_a_commit_keeps_the_shard_of_its_call(pushes: Pushes, setup: Setup) -> None:
+    waiting: list[Callable[[], object]] = []
+    setup.deferral = lambda definition, write: not waiting.append(write)
+    setup.config = replace(SHARDED, strict_routing=True)
+    plain = declare("Plain")
+
+    with Client.via("us"):
+        plain.perform_async()
+        asyncio.run(plain.aenqueue())
+    with kiqcluster.allow_unrouted():
+        plain.perform_bulk([[]])
+    with pytest.raises(UnroutedCall):
+        plain.perform_async()
+    for write in waiting:
+        write()
+
+    assert pushes.shards == ["us", "us", None]
 
 
 class TestStrict:

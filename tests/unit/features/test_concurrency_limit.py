@@ -9,7 +9,7 @@ import pytest
 from kiqcluster import job
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import UsageError
-from kiqcluster.features.concurrency_limit import ConcurrencyLimits, key_of, limit_of
+from kiqcluster.features.limits.concurrency_limit import ConcurrencyLimits, key_of, limit_of
 
 pytestmark = pytest.mark.usefixtures("registry")
 

@@ -11,7 +11,8 @@ import pytest
 from kiqcluster import Client, application_context, current_context, current_job, job
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import UsageError
-from kiqcluster.process.runtime import CURRENT_JOB, JobContext, Setup
+from kiqcluster.process.job_context import CURRENT_JOB, JobContext
+from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Deferred, Done, Retry
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.testing import inline

@@ -12,7 +12,7 @@ from kiqcluster import Job, job
 from kiqcluster.application.registry import Definition
 from kiqcluster.errors import JobDefinitionError, JobTimedOut
 from kiqcluster.features import timeouts
-from kiqcluster.process.runtime import JobContext
+from kiqcluster.process.job_context import JobContext
 from tests.kit import ManualClock
 
 

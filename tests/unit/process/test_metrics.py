@@ -126,7 +126,8 @@ class TestCounting:
         assert counted == [f"{name}{{{labels}}} 1.0"]
 
     def test_each_feature_that_may_refuse_a_run_has_a_reason_of_its_own(self) -> None:
-        refusing = {each.name for each in current_stacks().server} - {"deduplication", "concurrency_limit", "result"}
+        others = {"deduplication", "concurrency_limit", "result", "chain", "iteration", "history"}
+        refusing = {each.name for each in current_stacks().server} - others
 
         assert refusing <= {reason for _, reason in SKIP_REASONS}
 

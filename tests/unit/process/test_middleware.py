@@ -200,3 +200,13 @@ class TestAsync:
         chain.add(lambda _subject, proceed: proceed())
 
         assert not chain.is_async()
+
+
+def test_a_class_is_discarded_whether_it_is_there_or_not(chain: Chain[list[str], str | None]) -> None:
+    before = chain.stack
+    chain.discard(Counting)
+    assert chain.stack == before
+
+    chain.prepend(Counting)
+    chain.discard(Counting)
+    assert chain.stack == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from kiqcluster.errors import ApplicationError, UsageError
 from kiqcluster.process.config import Config
 from kiqcluster.process.config_sources import with_configured
 from kiqcluster.process.events import Events
-from kiqcluster.process.runtime import Push, Run, Runtime, Setup, current_job, current_setup, using_setup
+from kiqcluster.process.job_context import JobContext, current_job
+from kiqcluster.process.runtime import Push, Run, Runtime, Setup, current_setup, using_setup
 from kiqcluster.store import Store
 
 
@@ -158,3 +160,24 @@ def test_a_push_and_a_run_show_queue_and_jid() -> None:
     assert Push({"queue": "mails"}).queue == "mails"
     assert Run({"jid": "a1"}, "mails", None, None).jid == "a1"
     assert Run({}, "mails", None, None).jid == ""
+
+
+class TestProgress:
+    @pytest.mark.parametrize(
+        ("done", "total"),
+        [(-1, None), (float("nan"), 1), (1, float("inf")), (1, -1), (True, None), ("1", 2), (None, 2), (10**400, None)],
+    )
+    def test_what_is_no_amount_is_refused(self, done: Any, total: Any) -> None:
+        context = JobContext({"class": "A", "jid": "j", "args": []}, "default", "A", threading.Event())
+
+        with pytest.raises(UsageError, match="numbers from 0 on"):
+            context.progress(done, total)
+        assert context.progressed is None
+
+    def test_the_latest_call_counts(self) -> None:
+        context = JobContext({"class": "A", "jid": "j", "args": []}, "default", "A", threading.Event())
+
+        context.progress(1, 10)
+        context.progress(2.5)
+
+        assert context.progressed == (2.5, None)

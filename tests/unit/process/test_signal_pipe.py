@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiqcluster.process.signal_pipe import COMMON_ACTIONS, SignalPipe, catch
+from kiqcluster.ipc.signal_pipe import COMMON_ACTIONS, SignalPipe, catch
 from kiqcluster.supervisor import signals
 from kiqcluster.worker import inbox
 

@@ -98,6 +98,14 @@ def test_the_call_that_helps_is_named(value: object, remedy: str) -> None:
     assert remedy in conversion(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "is_named"),
+    [(Order(1), True), (Struct(1), True), (Point(1, 2), True), (Row(), False), (Array(1), False), (object(), False)],
+)
+def test_the_annotation_is_named_where_it_would_convert_the_value(value: object, is_named: bool) -> None:
+    assert ("annotation of perform" in conversion(value)) is is_named
+
+
 def test_no_method_of_the_value_is_called() -> None:
     class Touchy:
         def __getattr__(self, name: str) -> Any:

@@ -10,8 +10,9 @@ import pytest
 from kiqcluster.errors import PayloadDecryptionError, UsageError
 from kiqcluster.process.config import Config, check, describe, settings
 from kiqcluster.sidekiq.encryption import decrypted, digest, encrypted, parse_keys
+from tests.kit import require_module
 
-pytest.importorskip("cryptography")
+require_module("cryptography")
 FIRST, SECOND = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
 PAYLOAD: dict[str, Any] = {"class": "Pay", "args": [7, {"card": "4111", "none": None}], "jid": "a" * 24}
 

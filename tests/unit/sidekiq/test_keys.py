@@ -1,4 +1,4 @@
-"""Keys: docs/keys.md has every key of keys.py, spelled as it spells them, with its type and what bounds it."""
+"""Keys: docs/reference/keys.md has every key of keys.py, spelled alike, with its type and what bounds it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_table_of_keys_has_each_with_its_type_and_what_bounds_it() -> None:
     names = [name for name in vars(Keys) if not name.startswith("_") and name != "prefix"]
     kinds = {name: (inspect.getdoc(getattr(Keys, name)) or "").partition(":")[0] for name in names}
 
-    rows = ROW.findall((ROOT / "docs/keys.md").read_text())
+    rows = ROW.findall((ROOT / "docs/reference/keys.md").read_text())
 
     assert [(name, key.replace("\\|", "|"), kind) for name, key, kind, _ in rows] == [
         (name, spelled(name), kinds[name]) for name in names

@@ -129,3 +129,16 @@ def test_ticks_forwards_are_those_backwards(fields: str, tz: str) -> None:
 def test_what_is_not_a_schedule_is_refused_with_the_remedy(text: object, tz: object, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Schedule.parse(text, tz)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0 9 * * 1-5", "At 09:00 on Monday through Friday"),
+        ("*/10 * * * * *", "Every 10th second of every minute"),
+        ("30 0 2 * * * Europe/Berlin", "At 02:00:30 every day"),
+        ("@daily", "At 00:00 every day"),
+    ],
+)
+def test_a_schedule_can_be_said_in_words(text: str, words: str) -> None:
+    assert Schedule.parse(text).in_words() == words

@@ -42,7 +42,7 @@ def test_every_command_of_a_workers_script_is_tried_at_boot(name: str) -> None:
 
 def test_the_user_of_the_documentation_has_exactly_these_rights() -> None:
     (line,) = re.findall(
-        r"^ACL SETUSER worker [^\\]*(?:\\\n[^\\`]*)*$", (ROOT / "docs" / "running.md").read_text(), re.MULTILINE
+        r"^ACL SETUSER worker [^\\]*(?:\\\n[^\\`]*)*$", (ROOT / "docs/guides/secure_redis.md").read_text(), re.MULTILINE
     )
 
     commands = {word[1:].upper() for word in line.split() if word.startswith("+")}

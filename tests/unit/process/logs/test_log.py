@@ -16,10 +16,10 @@ import pytest
 
 import kiqcluster
 from kiqcluster.process.events import Events
+from kiqcluster.process.job_context import CURRENT_JOB, JobContext
 from kiqcluster.process.logs import log
 from kiqcluster.process.logs.log import DoneLine, JsonFormatter, PrettyFormatter
 from kiqcluster.process.logs.wording import WORDING
-from kiqcluster.process.runtime import CURRENT_JOB, JobContext
 from kiqcluster.sidekiq import ruby_json
 
 BASE_KEYS = {"ts", "pid", "tid", "lvl", "msg"}

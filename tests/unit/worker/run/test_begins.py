@@ -12,7 +12,8 @@ import pytest
 from kiqcluster import job, limits
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, StoreError
-from kiqcluster.process.runtime import JobContext, Setup
+from kiqcluster.process.job_context import JobContext
+from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.ruby_json import encode

@@ -9,7 +9,7 @@ import pytest
 from kiqcluster import Interrupted, job, limits
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import CannotWait, OverLimit, RedisRefused
-from kiqcluster.features.rate_limits import RateLimits
+from kiqcluster.features.limits.rate_limits import RateLimits
 from kiqcluster.features.versions import VersionCheck
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Effect, Outcome, Retry

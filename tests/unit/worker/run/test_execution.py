@@ -15,7 +15,7 @@ import pytest
 
 from kiqcluster import DISCARD, KILL, Interrupted, Job, current_job, job
 from kiqcluster.application.registry import Definition, Registry
-from kiqcluster.errors import RedisRefused, RedisUnavailable, StoreError
+from kiqcluster.errors import RedisRefused, RedisUnavailable, StoreError, UsageError
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.stacks import ServerFeature, Stacks, using_stacks
 from kiqcluster.process.config import Config
@@ -213,6 +213,21 @@ class TestDone:
 
 
 class TestFailure:
+    @pytest.mark.parametrize("has_middleware", [False, True])
+    def test_a_job_that_returns_a_coroutine_has_not_run(self, worker: Worker, has_middleware: bool) -> None:
+        async def resize() -> None: ...
+
+        sample = job(name="SampleJob")(lambda: resize())  # as with a decorator that is not async
+        if has_middleware:
+            worker.setup.server_middleware.add(lambda run, proceed: proceed())
+
+        outcome = worker.run("SampleJob")
+
+        assert type(outcome) is Retry
+        assert "returned a coroutine, which nobody awaits" in entry(outcome)["error_message"]
+        with pytest.raises(UsageError, match="returned a coroutine"):
+            sample.perform_inline()
+
     def test_a_job_that_fails_is_tried_again_later(self, worker: Worker) -> None:
         job(name="broken")(fail)
 

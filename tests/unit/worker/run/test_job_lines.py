@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 
 from kiqcluster import Client, Interrupted, Job, current_job, job, limits
+from kiqcluster.application.argument_filter import HIDDEN_ARGUMENT, shown_arguments
 from kiqcluster.application.registry import Registry, current_registry
 from kiqcluster.errors import JobDefinitionError, OverLimit
 from kiqcluster.process.config import Config
+from kiqcluster.process.job_context import JobContext
 from kiqcluster.process.logs.log import JsonFormatter
-from kiqcluster.process.runtime import JobContext, Setup
+from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.active_job import WRAPPER, enveloped
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.ruby_json import encode
 from kiqcluster.store.engine.units import BeginVerdict
-from kiqcluster.worker.run.job_lines import HIDDEN_ARGUMENT, extra_fields, shown_arguments
+from kiqcluster.worker.run.job_lines import extra_fields
 from tests.unit.features.test_size_limiter import Written
 from tests.unit.worker.run.test_execution import Feature, Worker
 

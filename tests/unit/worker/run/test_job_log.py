@@ -14,8 +14,8 @@ from typing import Any, TextIO
 import pytest
 
 from kiqcluster.process.events import Events
+from kiqcluster.process.job_context import CURRENT_JOB, JobContext
 from kiqcluster.process.logs import log
-from kiqcluster.process.runtime import CURRENT_JOB, JobContext
 from kiqcluster.worker.run import job_log
 from kiqcluster.worker.run.job_log import MAX_WAITING_LINES, JobLog
 from tests.kit import TIMEOUT_SECONDS, ManualClock, wait_until

@@ -1,0 +1,1 @@
+"""A shop in Django: `cd examples/django_shop`, then README.md."""

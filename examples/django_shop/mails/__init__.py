@@ -1,0 +1,1 @@
+"""Mails: what customers read."""

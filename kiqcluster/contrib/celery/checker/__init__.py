@@ -1,0 +1,12 @@
+"""The checker: what a code base uses of Celery, and what each use becomes.  It imports nothing of the application.
+
+source      the files as trees; which names are apps and tasks
+signals     signals, and packages beside Celery: what each becomes
+finding     Finding: one use in a file
+configs     what config_from_object is given
+assigned    the settings that files set, in all forms
+schedules   beat_schedule → cron entries
+beat        the schedules that files declare
+scan        the trees → findings
+report      what `check` prints
+"""

@@ -1,0 +1,234 @@
+"""Scan: the uses of Celery in the files of a code base, each with what it becomes here.
+
+Finding   one use: file, line, its kind and name, a verdict and advice of the catalogue
+scan      sources → findings, in the order of files and lines
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kiqcluster.contrib.celery.catalogue import (
+    BASE,
+    CALL,
+    DECLARATION,
+    NAMES,
+    REQUEST,
+    RESULT,
+    RETRY,
+    SIGNATURE,
+    TASK,
+    Entry,
+    find,
+)
+from kiqcluster.contrib.celery.checker.assigned import Setting, settings_of
+from kiqcluster.contrib.celery.checker.beat import beat_entries, schedule_findings
+from kiqcluster.contrib.celery.checker.finding import Finding, finding
+from kiqcluster.contrib.celery.checker.signals import PACKAGES, SIGNALS
+from kiqcluster.contrib.celery.checker.source import Known, Source, call_name, decorators_of, dotted, is_celery
+from kiqcluster.contrib.celery.settings import APP, BUILD, SETTINGS, accepts
+
+__all__ = ["scan"]
+
+UNREAD = Entry("none", "it cannot be read")
+IMPORTED = Entry("works", "import it from kiqcluster.contrib.celery")
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+SENDS = ("delay", "apply_async", "send_task", "AsyncResult")  # calls that return a result
+CANVAS = ("chain", "group", "chord", "chunks", "signature", "subtask", "Signature", "xmap", "xstarmap")
+SIGNATURES = ("s", "si", "signature", "subtask", "map", "starmap", "chunks")
+IS_CANVAS = Entry("change", SIGNATURE)
+IS_COROUTINE = Entry("change", "declare it with @kiqcluster.job, which takes coroutines (docs/guides/async.md)")
+IS_CLASS = Entry("none", "declare a function; hooks are options (docs/guides/middleware.md)")
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One file, and the names of all files."""
+
+    source: Source
+    known: Known
+
+    def found(self, node: ast.AST, kind: str, name: str, entry: Entry) -> Finding:
+        return finding(self.source.path, node, kind, name, entry)
+
+    def is_app(self, node: ast.AST) -> bool:
+        return self.known.is_app(self.source, node)
+
+    def is_task(self, node: ast.AST) -> bool:
+        return self.known.is_task(self.source, node)
+
+
+def scan(sources: Sequence[Source]) -> list[Finding]:
+    """Return all uses of Celery."""
+    known = Known.of(sources)
+    findings: set[Finding] = set()
+    for source in sources:
+        file = _File(source, known)
+        if source.error:
+            findings.add(file.found(source.tree, "file", source.error, UNREAD))
+        for node in ast.walk(source.tree):
+            findings.update(_of_node(file, node))
+    settings = list(settings_of(sources, known))
+    findings.update(_of_setting(_File(each.source, known), each) for each in settings)
+    findings.update(schedule_findings(beat_entries(sources, known, settings)))
+    return sorted(findings, key=lambda each: (each.path, each.line, each.kind, each.name))
+
+
+def _of_node(file: _File, node: ast.AST) -> Iterator[Finding]:
+    match node:
+        case ast.Import() | ast.ImportFrom():
+            yield from _of_import(file, node)
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            yield from _of_function(file, node)
+        case ast.ClassDef():
+            for base in node.bases:
+                if file.source.resolve(base).endswith(".Task") or dotted(base).endswith("app.Task"):
+                    yield file.found(node, "task", node.name, IS_CLASS)
+        case ast.Call():
+            yield from _of_call(file, node)
+        case ast.Attribute():
+            yield from _of_attribute(file, node)
+        case ast.Constant() if isinstance(node.value, str) and node.value in PACKAGES and "_" in node.value:
+            yield file.found(node, "package", node.value, PACKAGES[node.value])
+    yield from _of_results(file, node)
+
+
+def _of_import(file: _File, node: ast.Import | ast.ImportFrom) -> Iterator[Finding]:
+    modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names]
+    for module in modules:
+        package = module.partition(".")[0]
+        if package in PACKAGES:
+            yield file.found(node, "package", module, PACKAGES[package])
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            if is_celery(alias.name):
+                yield file.found(node, "import", alias.name, IMPORTED)
+        return
+    if node.level or not is_celery(node.module or ""):
+        return
+    for alias in node.names:
+        entry = find(SIGNALS if node.module == "celery.signals" else NAMES, alias.name)
+        is_plain = entry.verdict == "works" and not entry.advice
+        kind = "signal" if node.module == "celery.signals" else "import"
+        yield file.found(node, kind, f"{node.module}.{alias.name}", IMPORTED if is_plain else entry)
+
+
+def _of_function(file: _File, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Finding]:
+    """Yield the declaration of a task, its options, and what it does with `self`."""
+    for decorator in decorators_of(file.source, file.known, node):
+        is_async = isinstance(node, ast.AsyncFunctionDef)
+        yield file.found(node, "task", node.name, IS_COROUTINE if is_async else Entry("works"))
+        keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
+        yield from _of_options(file, keywords, "option", DECLARATION)
+        if any(each.arg == "bind" and _constant(each.value) is True for each in keywords) and node.args.args:
+            yield from _of_self(file, node, node.args.args[0].arg)
+
+
+def _of_self(file: _File, function: ast.AST, own: str) -> Iterator[Finding]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and dotted(node.func) == f"{own}.retry":
+            yield file.found(node, "retry", "retry", TASK["retry"])
+            yield from _of_options(file, node.keywords, "retry", RETRY)
+        elif isinstance(node, ast.Attribute) and dotted(node).startswith(f"{own}.request."):
+            name = dotted(node).split(".")[2]
+            yield file.found(node, "request", name, find(REQUEST, name))
+        elif isinstance(node, ast.Attribute) and dotted(node.value) == own and node.attr not in ("request", "retry"):
+            yield file.found(node, "task", f"{own}.{node.attr}", TASK.get(node.attr, BASE))
+
+
+def _of_options(
+    file: _File, keywords: Sequence[ast.keyword], kind: str, table: Mapping[str, Entry]
+) -> Iterator[Finding]:
+    for each in keywords:
+        if each.arg is None:
+            yield file.found(each.value, kind, "**", Entry("change", "write the options out, so that they are checked"))
+            continue
+        yield file.found(each.value, kind, each.arg, _with_value(find(table, each.arg), each.arg, each.value))
+
+
+def _with_value(entry: Entry, name: str, node: ast.expr) -> Entry:
+    """Return the entry of an option or setting, or the reason why it cannot have the value that it has here."""
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        return entry
+    reason = accepts(name, value) if entry.verdict == "works" else None
+    return entry if reason is None else Entry("none", reason)
+
+
+def _of_call(file: _File, node: ast.Call) -> Iterator[Finding]:
+    name = call_name(file.source, node)
+    if name == "Celery":
+        yield from _of_options(file, [each for each in node.keywords if each.arg], "app", BUILD)
+        return
+    if name and find(NAMES, name).verdict != "works":
+        kind = "schedule" if name in ("crontab", "schedule", "solar") else "call"
+        yield file.found(node, kind, name, find(NAMES, name))
+    if not isinstance(node.func, ast.Attribute):
+        return
+    verb, owner = node.func.attr, node.func.value
+    if verb in ("delay", "apply_async") and _is_canvas(file, owner):
+        yield file.found(node, "canvas", f"….{verb}", IS_CANVAS)
+        return
+    if verb in ("delay", "apply_async") or (verb == "send_task" and file.is_app(owner)):
+        yield file.found(node, "call", f"{dotted(owner) or '…'}.{verb}", Entry("works"))
+        yield from _of_options(file, node.keywords if verb != "delay" else [], "call", CALL)
+    elif file.is_task(owner):
+        kind = "call" if find(TASK, verb).verdict == "works" else "canvas"
+        yield file.found(node, kind, f"{dotted(owner)}.{verb}", find(TASK, verb))
+
+
+def _is_canvas(file: _File, node: ast.AST) -> bool:
+    """Return whether an expression makes a signature: chain(…), add.s(1), first.s() | second.s()."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return _is_canvas(file, node.left) or _is_canvas(file, node.right)
+    if not isinstance(node, ast.Call):
+        return False
+    if call_name(file.source, node) in CANVAS:
+        return True
+    method = node.func if isinstance(node.func, ast.Attribute) else None
+    return method is not None and (
+        (method.attr in SIGNATURES and file.is_task(method.value)) or _is_canvas(file, method.value)
+    )
+
+
+def _of_setting(file: _File, setting: Setting) -> Finding:
+    entry = _with_value(find(SETTINGS, setting.name), setting.name, setting.value)
+    return file.found(setting.value, "setting", setting.name, entry)
+
+
+def _of_attribute(file: _File, node: ast.Attribute) -> Iterator[Finding]:
+    if file.is_app(node.value) and node.attr not in ("task", "conf", "send_task"):
+        yield file.found(node, "app", f"{dotted(node.value)}.{node.attr}", find(APP, node.attr))
+    resolved = file.source.resolve(node)
+    if resolved.startswith("celery.signals."):
+        name = resolved.split(".")[2]
+        yield file.found(node, "signal", name, find(SIGNALS, name))
+
+
+def _of_results(file: _File, scope: ast.AST) -> Iterator[Finding]:
+    """Yield what is done with results: of a call, and of a name that a call was assigned to in the same scope."""
+    if isinstance(scope, ast.Attribute) and _is_send(scope.value):
+        yield file.found(scope, "result", scope.attr, find(RESULT, scope.attr))
+    if not isinstance(scope, (ast.Module, *FUNCTIONS)):
+        return
+    names = {
+        target.id
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Assign) and _is_send(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
+            yield file.found(node, "result", node.attr, find(RESULT, node.attr))
+
+
+def _is_send(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in SENDS
+
+
+def _constant(node: ast.expr) -> object:
+    return node.value if isinstance(node, ast.Constant) else None

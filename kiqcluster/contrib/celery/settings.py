@@ -1,0 +1,229 @@
+"""Settings of Celery: what each becomes, and which values the app accepts.  Data; see catalogue.py for the verdicts.
+
+APP        attributes of the app
+BUILD      arguments of Celery(…)
+SETTINGS   keys of app.conf, in lower case
+accepts    which value of a key that works can be kept
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kiqcluster.contrib.celery.catalogue import (
+    BEAT,
+    CURRENT,
+    EAGER,
+    EVENTS,
+    FLAGS,
+    JSON_ONLY,
+    ONE_WAY,
+    QUEUES,
+    REMOTE,
+    TASKS,
+    TIMING,
+    WEIGHTS,
+    Entry,
+    change,
+    none,
+    works,
+)
+from kiqcluster.contrib.celery.routes import unusable_route
+
+__all__ = ["APP", "BUILD", "SETTINGS", "accepts", "setting_name"]
+
+REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "redis+cluster://")
+
+APP: Mapping[str, Entry] = {
+    "task": works(),
+    "conf": works(),
+    "config_from_object": works("each key is checked"),
+    "send_task": works("keyword arguments only where the task is declared in this process"),
+    "main": works(),
+    "AsyncResult": works(),
+    "autodiscover_tasks": change("name the modules: kiqcluster -r shop.tasks, or kiqcluster.contrib.django"),
+    "control": change(REMOTE),
+    "signature": none("enqueue the job where the signature was used"),
+    "tasks": change("kiqctl routes lists all classes"),
+    "current_task": change(CURRENT),
+    "Task": none("declare functions; hooks are options (docs/guides/middleware.md)"),
+    "on_after_configure": change(BEAT),
+    "on_after_finalize": change(BEAT),
+    "add_periodic_task": change(BEAT),
+    "start": change(FLAGS),
+    "worker_main": change(FLAGS),
+    "Worker": change(FLAGS),
+    "Beat": change(BEAT),
+    "connection": none("call kiqcluster.Store(url) for a Redis"),
+    "finalize": change("remove it: tasks are declared at once"),
+    "set_default": change("remove it: the registry is one for the process"),
+    "set_current": change("remove it: the registry is one for the process"),
+    "log": change("logs are lines of JSON on standard output (docs/guides/logs.md)"),
+    "events": none("scrape /metrics, or read the log (docs/metrics.md)"),
+    "GroupResult": none(TASKS),
+    "backend": none("ask the result: task.AsyncResult(id)"),
+    "amqp": none(QUEUES),
+    "loader": none("kiqcluster -r names the modules"),
+    "autofinalize": change("remove it"),
+    "steps": none(EVENTS),
+    "user_options": none(FLAGS),
+}
+
+BUILD: Mapping[str, Entry] = {
+    "main": works(),
+    "broker": works("a URL of Redis"),
+    "backend": works("the same Redis: results are kept beside the jobs"),
+    "include": change("name the modules: kiqcluster -r shop.tasks"),
+    "task_cls": none("declare functions; hooks are options (docs/guides/middleware.md)"),
+    "config_source": change("call app.config_from_object(…)"),
+    "namespace": change("call app.config_from_object(…, namespace=…)"),
+    "set_as_current": change("remove it: the registry is one for the process"),
+    "autofinalize": change("remove it"),
+    "changes": change("call app.conf.update(…)"),
+    "strict_typing": change("remove it: arguments are always checked against the signature"),
+    "tasks": change("remove it"),
+}
+
+SETTINGS: Mapping[str, Entry] = {
+    "broker_url": works("a URL of Redis"),
+    "result_backend": works("the same Redis: results are kept beside the jobs"),
+    "task_default_queue": works(),
+    "task_ignore_result": works(),
+    "result_expires": works("whole seconds"),
+    "task_default_retry_delay": change("declare default_retry_delay with each task"),
+    "task_time_limit": works("the process of the job is replaced, and the job has failed"),
+    "task_soft_time_limit": change(TIMING + "; nothing is raised from outside: call current_job().check_timeout()"),
+    "task_acks_late": works("True only"),
+    "task_reject_on_worker_lost": works("True only"),
+    "task_acks_on_failure_or_timeout": works("True only"),
+    "task_serializer": works("json only"),
+    "result_serializer": works("json only"),
+    "accept_content": works("json only"),
+    "timezone": works("of the converted schedule; the eta of a call needs its own"),
+    "enable_utc": works("True only"),
+    "task_create_missing_queues": works("True only"),
+    "broker_connection_retry": works("True only"),
+    "broker_connection_retry_on_startup": works("True only"),
+    "beat_schedule": change(BEAT),
+    "beat_scheduler": change("entries that people edit: CronSet().add, or the web pages (docs/guides/cron.md)"),
+    "beat_schedule_filename": change("remove it: the ticks are in Redis"),
+    "beat_max_loop_interval": change("remove it: the poller knows the next tick"),
+    "task_always_eager": change(EAGER),
+    "task_eager_propagates": change(EAGER),
+    "task_store_eager_result": change(EAGER),
+    "task_routes": works("names, globs and patterns, with a queue"),
+    "task_queues": change("name the queues on the command line: kiqcluster default mailers"),
+    "task_default_priority": none(WEIGHTS),
+    "task_queue_max_priority": none(WEIGHTS),
+    "broker_transport_options": change("remove it: a job has no visibility timeout (docs/reliability.md)"),
+    "task_default_exchange": none(QUEUES),
+    "task_default_exchange_type": none(QUEUES),
+    "task_default_routing_key": none(QUEUES),
+    "task_default_delivery_mode": none("Redis keeps jobs as its persistence says"),
+    "task_default_rate_limit": change("declare rate_limit with each task"),
+    "task_annotations": none("declare the options with each task"),
+    "task_compression": change("set size_limiter_mode (docs/guides/large_arguments.md)"),
+    "task_protocol": change("remove it: payloads are Sidekiq's"),
+    "task_publish_retry": change(ONE_WAY),
+    "task_publish_retry_policy": change(ONE_WAY),
+    "task_track_started": change("kiqctl jobs show ID says where a job is"),
+    "task_send_sent_event": change("scrape /metrics (docs/metrics.md)"),
+    "task_store_errors_even_if_ignored": change("remove it: the dead set has the errors"),
+    "task_allow_error_cb_on_chord_header": none(TASKS),
+    "task_remote_tracebacks": change("remove it: the dead set has the errors"),
+    "result_extended": change("remove it: kiqctl jobs show ID has name and arguments"),
+    "result_persistent": change("remove it: results are in Redis"),
+    "result_compression": none("a result has at most 1 MB of JSON"),
+    "result_backend_transport_options": change("remove it: results are in the Redis of the jobs"),
+    "result_chord_join_timeout": none(TASKS),
+    "imports": change("name the modules: kiqcluster -r shop.tasks"),
+    "include": change("name the modules: kiqcluster -r shop.tasks"),
+    "worker_concurrency": change("kiqcluster -c THREADS, and a slot for each process (docs/guides/run.md)"),
+    "worker_prefetch_multiplier": change("remove it: a process takes what it can run"),
+    "worker_max_tasks_per_child": change("set max_jobs (docs/guides/run.md)"),
+    "worker_max_memory_per_child": change("set max_rss (docs/guides/run.md)"),
+    "worker_pool": change("processes and threads: kiqcluster -c THREADS (docs/guides/run.md)"),
+    "worker_hijack_root_logger": change("remove it: the log of kiqcluster is configured by its flags"),
+    "worker_send_task_events": change("scrape /metrics (docs/metrics.md)"),
+    "worker_disable_rate_limits": change("remove rate_limit of the tasks"),
+    "worker_enable_remote_control": change(REMOTE),
+    "worker_log_format": change("logs are lines of JSON on standard output (docs/guides/logs.md)"),
+    "worker_task_log_format": change("logs are lines of JSON on standard output (docs/guides/logs.md)"),
+    "worker_redirect_stdouts": change("remove it: print goes to standard output"),
+    "worker_cancel_long_running_tasks_on_connection_loss": change("current_job().fenced (docs/guides/write_jobs.md)"),
+    "worker_soft_shutdown_timeout": change("set timeout, or kiqcluster -t SECONDS (docs/guides/run.md)"),
+    "redis_max_connections": change("remove it: a process opens what its threads need"),
+    "security_key": none("use rediss:// and access lists of Redis; encrypt=True hides an argument"),
+    "task_cls": none("declare functions; hooks are options (docs/guides/middleware.md)"),
+}
+
+OLD_NAMES = {  # names before Celery 4, in lower case and without the prefix
+    "always_eager": "task_always_eager",
+    "acks_late": "task_acks_late",
+    "ignore_result": "task_ignore_result",
+    "default_queue": "task_default_queue",
+    "routes": "task_routes",
+    "queues": "task_queues",
+    "task_result_expires": "result_expires",
+    "annotations": "task_annotations",
+    "beatschedule": "beat_schedule",
+    "celerybeat_schedule": "beat_schedule",
+    "celeryd_concurrency": "worker_concurrency",
+    "celeryd_max_tasks_per_child": "worker_max_tasks_per_child",
+    "celeryd_prefetch_multiplier": "worker_prefetch_multiplier",
+    "celeryd_task_time_limit": "task_time_limit",
+    "celeryd_task_soft_time_limit": "task_soft_time_limit",
+}
+
+
+def setting_name(name: str, prefix: str = "") -> str:
+    """Return the present name of a setting: `CELERY_ALWAYS_EAGER` → `task_always_eager`."""
+    lower = name.lower()
+    if prefix and lower.startswith(prefix.lower() + "_"):
+        lower = lower[len(prefix) + 1 :]
+    return OLD_NAMES.get(lower, lower)
+
+
+def _is_true(value: Any) -> bool:
+    return value is True
+
+
+def _is_json(value: Any) -> bool:
+    return value in ("json", "application/json")
+
+
+def _is_redis(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith(REDIS_SCHEMES)
+
+
+ACCEPTED: Mapping[str, Callable[[Any], bool]] = {
+    "broker_url": _is_redis,
+    "result_backend": lambda value: value is None or _is_redis(value),
+    "accept_content": lambda value: isinstance(value, list | tuple | set) and bool(value) and all(map(_is_json, value)),
+    "task_serializer": _is_json,
+    "result_serializer": _is_json,
+    "serializer": _is_json,
+    **dict.fromkeys(
+        (
+            "task_acks_late", "task_reject_on_worker_lost", "task_acks_on_failure_or_timeout", "enable_utc",
+            "task_create_missing_queues", "broker_connection_retry", "broker_connection_retry_on_startup",
+            "acks_late", "acks_on_failure_or_timeout", "reject_on_worker_lost", "typing", "retry_jitter",
+        ),
+        _is_true,
+    ),
+}  # fmt: skip
+
+
+def accepts(name: str, value: Any) -> str | None:
+    """Return None if a setting, or an option of a task, can have this value, else the reason."""
+    if name == "task_routes":
+        return unusable_route(value)
+    accepted = ACCEPTED.get(name)
+    if accepted is None or accepted(value):
+        return None
+    if accepted is _is_true:
+        return f"{name} is always True here; remove it"
+    if accepted is _is_redis or name == "result_backend":
+        return f"{name} takes the URL of a Redis; jobs and results are kept in one"
+    return f"{name} = {value!r}: {JSON_ONLY}"

@@ -1,0 +1,8 @@
+"""Task backend: the backend of Django's tasks framework.
+
+1. framework    the framework, of Django or of the backport
+2. options      OPTIONS of the backend and of a task
+3. results      events of a task → Django's TaskResult
+4. runner       runs a task in a worker
+5. backend      TaskBackend
+"""

@@ -1,0 +1,221 @@
+"""TaskBackend: Django's tasks as jobs of kiqcluster.
+
+TASKS = {"default": {"BACKEND": "kiqcluster.contrib.django.TaskBackend", "QUEUES": [], "OPTIONS": {…}}}
+
+1. validate_task   Django's checks; then the task is registered as a job
+2. enqueue         the task → a push of the job, whose class is the path of the function
+3. get_result      the events of the job → TaskResult
+
+What a worker does with it: runner.  What OPTIONS may say: options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.core import checks
+from django.db import transaction
+
+from kiqcluster.application.registry import Definition, current_registry
+from kiqcluster.client.async_writes import aenqueue
+from kiqcluster.client.client import Client
+from kiqcluster.contrib.django.checks import check_backend
+from kiqcluster.contrib.django.commits import CommitDeferral, is_open
+from kiqcluster.contrib.django.install import install
+from kiqcluster.contrib.django.task_backend.framework import (
+    BaseTaskBackend,
+    InvalidTask,
+    TaskResultDoesNotExist,
+    normalize_json,
+    task_enqueued,
+)
+from kiqcluster.contrib.django.task_backend.options import KiqTask, options_of_task, queue_for, read_options
+from kiqcluster.contrib.django.task_backend.results import (
+    DETAILS,
+    arguments_with,
+    details_of,
+    due_time,
+    new_result,
+    read_events,
+    result_from,
+    set_fields,
+    time_of,
+)
+from kiqcluster.contrib.django.task_backend.runner import register, task_of
+from kiqcluster.errors import InvalidPush, JobDefinitionError
+from kiqcluster.features.history import HISTORY
+from kiqcluster.process.clock import SystemClock
+from kiqcluster.process.runtime import current_setup
+from kiqcluster.sidekiq.conversions import conversion
+from kiqcluster.sidekiq.payload import check_queue_name, new_jid, stamp
+
+__all__ = ["TaskBackend"]
+
+CLOCK = SystemClock()
+JSON_TYPES = (str, bytes, int, float, bool, type(None))
+
+
+class TaskBackend(BaseTaskBackend):
+    """Django's backend.  Thread-safe: its fields do not change once it is made.
+
+    supports_priority: where OPTIONS has priority_queues.  supports_get_result: unless its result_ttl is 0.
+    """
+
+    task_class = KiqTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.job_options = read_options(alias, self.options)
+        self.supports_priority = bool(self.job_options.queues)
+        self.supports_get_result = self.job_options.result_ttl > 0
+        install()
+
+    # 1. validate
+
+    def validate_task(self, task: Any) -> None:
+        """Check a task as Django does, and register its function.  Raises InvalidTask."""
+        super().validate_task(task)
+        try:
+            check_queue_name(queue_for(self.job_options, task.priority, task.queue_name))
+            register(task, self.job_options)
+            options_of_task(self.job_options, task)
+        except (InvalidPush, JobDefinitionError) as error:
+            raise InvalidTask(str(error)) from error
+
+    # 2. enqueue
+
+    def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Push a task; return its result.  Raises InvalidTask, TypeError for arguments that are not JSON, StoreError.
+
+        In a transaction with enqueue_on_commit, it is pushed at the commit, and has no `enqueued_at` before.
+        """
+        result, definition, push = self._prepared(task, args, kwargs)
+        client = Client()
+        jid = client.enqueue(*push.head, push.at, result.id, 0, definition)
+        if jid is None:  # client middleware has stopped it
+            return result
+        set_fields(result, id=jid)
+        alias = self._awaited(definition)
+        if alias is None:
+            self._tell(result, push.now)
+        else:
+            transaction.on_commit(lambda: self._tell(result, push.now), using=alias)
+        return result
+
+    async def aenqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Do the same in a coroutine, whose event loop goes on meanwhile.
+
+        A push that waits for a commit is made in the thread of the transaction, by sync_to_async.
+        """
+        if self._may_wait(task):
+            return await sync_to_async(self.enqueue, thread_sensitive=True)(task, args, kwargs)
+        result, definition, push = self._prepared(task, args, kwargs)
+        jid = await aenqueue(Client(), *push.head, definition, 0, push.at, result.id)
+        if jid is not None:
+            set_fields(result, id=jid, enqueued_at=time_of(push.now))
+            await task_enqueued.asend(type(self), task_result=result)
+        return result
+
+    def _prepared(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Definition, _Push]:
+        self.validate_task(task)
+        if task.func.__module__ == "__main__":
+            raise InvalidTask(
+                f"{task.module_path} is declared in the program that runs, where no worker finds it; move it into a "
+                "module of an installed application"
+            )
+        definition = register(task, self.job_options)
+        result = new_result(task, new_jid(), _as_json(args, "args"), _as_json(kwargs, "kwargs"))
+        now = stamp(CLOCK.now())
+        wire, _, ttl = options_of_task(self.job_options, task)
+        options = {
+            "retry": 0,
+            "queue": queue_for(self.job_options, task.priority, task.queue_name),
+            **wire,
+            **({HISTORY: ttl} if ttl else {}),
+            DETAILS: details_of(task, keywords=bool(result.kwargs), at=now),
+        }
+        due = due_time(task.run_after)
+        at = None if due is None else due.timestamp()
+        arguments = arguments_with(result.args, result.kwargs)
+        return result, definition, _Push((definition.name, options, arguments), at, now)
+
+    def _tell(self, result: Any, now: float) -> None:
+        set_fields(result, enqueued_at=time_of(now))
+        task_enqueued.send(type(self), task_result=result)
+
+    def _awaited(self, definition: Definition) -> str | None:
+        """Return the alias of the database whose commit the push waits for, None if it is written."""
+        deferral = current_setup().deferral
+        alias = deferral.alias(definition) if isinstance(deferral, CommitDeferral) else None
+        return alias if alias is not None and is_open(alias) else None
+
+    def _may_wait(self, task: Any) -> bool:
+        deferral = current_setup().deferral
+        definition = current_registry().get(task.module_path)
+        return isinstance(deferral, CommitDeferral) and deferral.alias(definition) is not None
+
+    # 3. results
+
+    def get_result(self, result_id: str) -> Any:
+        """Return a task's result.  Raises TaskResultDoesNotExist; NotImplementedError where none are kept; StoreError.
+
+        One round trip.
+        """
+        if not self.supports_get_result:
+            return super().get_result(result_id)
+        setup, identifier = current_setup(), str(result_id)
+        events = read_events(setup, setup.current_store(), identifier)
+        if not events:
+            raise TaskResultDoesNotExist(identifier)
+        name = str(events[0]["job"].get("class"))
+        _, definition = current_registry().find({"class": name, "args": []})
+        task = None if definition is None else task_of(definition)
+        if task is None:
+            raise TaskResultDoesNotExist(f"{identifier}: it is of {name}, and there is no such task here")
+        return result_from(task, identifier, events)
+
+    async def aget_result(self, result_id: str) -> Any:
+        """Do the same in a coroutine."""
+        return await sync_to_async(self.get_result, thread_sensitive=False)(result_id)
+
+    def check(self, **_: Any) -> Iterable[checks.CheckMessage]:
+        """Return what is wrong with the settings of this backend."""
+        return check_backend(self)
+
+
+class _Push:
+    """head: name, options and arguments.  at: when it is due, None for at once.  now: epoch seconds."""
+
+    __slots__ = ("at", "head", "now")
+
+    def __init__(self, head: tuple[str, dict[str, Any], list[Any]], at: float | None, now: float) -> None:
+        self.head = head
+        self.at = at
+        self.now = now
+
+
+def _as_json(value: Any, path: str) -> Any:
+    """Return arguments as Django stores them.  Raises TypeError that says what to pass in place of a value."""
+    try:
+        return normalize_json(value)
+    except TypeError as error:
+        for place, misfit in _misfits(value, path):
+            raise TypeError(f"{error}: {place}; {conversion(misfit)}") from error
+        raise
+
+
+def _misfits(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the values that are not JSON, each with its place."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _misfits(each, f"{path}[{key!r}]")
+    elif isinstance(value, Sequence) and not isinstance(value, JSON_TYPES):
+        for index, each in enumerate(value):
+            yield from _misfits(each, f"{path}[{index}]")
+    elif not isinstance(value, JSON_TYPES):
+        yield path, value

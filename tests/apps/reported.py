@@ -1,0 +1,29 @@
+"""An application that reports to Sentry, at the address KIQ_SENTRY."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import sentry_sdk
+
+from kiqcluster import job
+from kiqcluster.contrib import sentry
+from tests.apps.basic import note
+from tests.apps.basic import stubborn as stubborn
+
+sentry_sdk.init(os.environ["KIQ_SENTRY"], traces_sample_rate=1.0)
+sentry.instrument()
+
+
+@job(retry=False)
+def failing(number: int) -> None:
+    note("failing", number)
+    raise ValueError(f"on purpose {number}")
+
+
+@job(retry=False)
+async def failing_async() -> None:
+    await asyncio.sleep(0)
+    note("failing async")
+    raise ValueError("on purpose, async")

@@ -1,0 +1,157 @@
+"""Waits for results: of many coroutines at once, short ones, and those whose Redis goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import re
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from kiqcluster import job
+from kiqcluster.client.handle import Handle
+from kiqcluster.client.result_waits import ResultWaits, aresult_of
+from kiqcluster.errors import JobFailed, RedisUnavailable, ReplyLost
+from kiqcluster.process.clock import SystemClock
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.store import Store
+from tests.kit import RedisServer, wait_until
+from tests.proxy import Proxy
+
+pytestmark = pytest.mark.usefixtures("setup")
+
+SECONDS = 20.0
+
+
+@pytest.fixture
+def enqueue(store: Store) -> Callable[[], Handle[Any]]:
+    """Return a function that enqueues a job, whose result nobody writes but the test."""
+
+    @job(result_ttl=60)
+    def price() -> Any: ...
+
+    def push() -> Handle[Any]:
+        handle = price.enqueue()
+        assert handle is not None
+        return handle
+
+    return push
+
+
+def end(store: Store, handle: Handle[Any], **result: Any) -> None:
+    """Write a result as the end of the job would."""
+    store.call("RPUSH", store.keys.result(handle.jid), ruby_json.encode({"state": "done", **result}))
+
+
+def blocked(store: Store) -> int:
+    """Return how many connections wait in Redis."""
+    found = re.search(rb"blocked_clients:(\d+)", store.call("INFO", "clients"))
+    assert found is not None
+    return int(found[1])
+
+
+def with_one_thread(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine in a loop whose pool has one thread."""
+
+    async def run() -> Any:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        return await asyncio.wait_for(coroutine, SECONDS)
+
+    return asyncio.run(run())
+
+
+def test_waits_of_coroutines_leave_the_threads_of_their_loop_to_others(
+    store: Store, enqueue: Callable[[], Handle[Any]]
+) -> None:
+    handles = [enqueue() for _ in range(100)]
+
+    async def wait_for_all() -> list[Any]:
+        waits = [asyncio.create_task(handle.aresult(SECONDS)) for handle in handles]
+        await asyncio.to_thread(wait_until, lambda: blocked(store) == len(handles), "all to wait")
+        for number, handle in enumerate(handles):
+            await asyncio.to_thread(end, store, handle, value=number)
+        return await asyncio.gather(*waits)
+
+    assert with_one_thread(wait_for_all()) == list(range(100))
+    assert not ResultWaits.of(store)._waits
+
+
+def test_a_wait_that_is_cancelled_is_over(store: Store, enqueue: Callable[[], Handle[Any]]) -> None:
+    handle, now = enqueue(), SystemClock().monotonic
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(handle.aresult(), 0.1)
+
+    began = now()
+    asyncio.run(give_up())
+
+    assert now() < began + SECONDS / 2  # no thread of the loop's waits any longer, so the loop has closed
+    wait_until(lambda: blocked(store) == 0, "Redis to hold nothing for it")
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, 1e-9])
+def test_a_job_that_has_ended_needs_no_time(store: Store, enqueue: Callable[[], Handle[Any]], seconds: float) -> None:
+    handle = enqueue()
+    for wait in (handle.result, lambda timeout: asyncio.run(handle.aresult(timeout))):
+        with pytest.raises(TimeoutError, match="has not ended within"):
+            wait(seconds)
+
+    end(store, handle, value=[1, "two"])
+
+    assert handle.result(seconds) == asyncio.run(handle.aresult(seconds)) == [1, "two"]
+
+
+def test_a_large_result_comes_to_a_coroutine(store: Store, enqueue: Callable[[], Handle[Any]]) -> None:
+    handle = enqueue()
+
+    async def wait() -> Any:
+        waiting = asyncio.create_task(handle.aresult(SECONDS))
+        await asyncio.to_thread(wait_until, lambda: blocked(store) == 1, "it to wait")
+        await asyncio.to_thread(end, store, handle, value="x" * 900_000)
+        return await waiting
+
+    assert asyncio.run(wait()) == "x" * 900_000
+
+
+def test_a_coroutine_is_told_that_redis_goes_away_and_can_wait_again(
+    redis_server: RedisServer, enqueue: Callable[[], Handle[Any]]
+) -> None:
+    handle, store = enqueue(), redis_server.store()
+    with Proxy(("127.0.0.1", redis_server.port)) as proxy:
+        waiting = Handle(handle.jid, handle._definition, Store(proxy.url))
+
+        async def wait() -> None:
+            tasks = [asyncio.create_task(waiting.aresult(SECONDS)) for _ in range(5)]
+            await asyncio.to_thread(wait_until, lambda: blocked(store) == 5, "all to wait")
+            with proxy.away():
+                assert {type(each) for each in await asyncio.gather(*tasks, return_exceptions=True)} == {ReplyLost}
+                again = await asyncio.gather(*(waiting.aresult(1) for _ in range(5)), return_exceptions=True)
+                assert {type(each) for each in again} == {RedisUnavailable}
+            end(store, handle, value=7)
+            assert await waiting.aresult(SECONDS) == 7
+
+        asyncio.run(wait())
+
+
+def test_a_job_that_has_failed_without_an_error_has_failed(store: Store, enqueue: Callable[[], Handle[Any]]) -> None:
+    handle = enqueue()
+    end(store, handle, state="failed", error_class="", error_message="")
+
+    with pytest.raises(JobFailed):
+        handle.result(0)
+
+
+def test_the_thread_ends_with_its_store(redis_server: RedisServer) -> None:
+    store = redis_server.store()
+    assert asyncio.run(aresult_of(store, "nothing", 0)) is None
+    waits = ResultWaits.of(store)
+
+    store.close()
+    del store
+    gc.collect()
+
+    assert waits.join(SECONDS)

@@ -1,0 +1,239 @@
+"""Every action of the table: it works from a page of ours, and nothing changes in any other way.
+
+An action that is added needs a scene (tests/redis/web/scenes); the other tests cover it then.
+"""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+import pytest
+
+from kiqcluster.api import Queue
+from kiqcluster.errors import ReplyLost
+from kiqcluster.process.runtime import Setup
+from kiqcluster.store import Store
+from kiqcluster.web import Role, User
+from kiqcluster.web.routing import Action, table
+from kiqcluster.web.views.set_kinds import SETS, SetKind
+from tests.kit import wait_until
+from tests.redis.web.site import ORIGIN, Scene, Site, scenes, snapshot
+from tests.stored_jobs import fill_set
+
+CHANGES = [each for each in table().actions.values() if each.is_change]
+ASKING = [each for each in CHANGES if each.question is not None]
+FROM_US = {"Origin": ORIGIN, "Sec-Fetch-Site": "same-origin"}
+FORGERIES = {
+    "no token": ({"csrf_token": None}, FROM_US),
+    "a wrong token": ({"csrf_token": "A" * 64}, FROM_US),
+    "a token that is no base64": ({"csrf_token": "é"}, FROM_US),
+    "an empty token": ({"csrf_token": ""}, FROM_US),
+    "another site": ({}, {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}),
+    "another site of an old browser": ({}, {"Origin": "https://evil.example"}),
+    "a sandboxed frame": ({}, {"Origin": "null"}),
+    "another site of the same domain": ({}, {"Origin": ORIGIN, "Sec-Fetch-Site": "same-site"}),
+    "another port of this host": ({}, {"Origin": f"{ORIGIN}:8080"}),
+    "no origin": ({}, {}),
+    "an origin that is no address": ({}, {"Origin": "http://[x"}),
+    "a page whose address was typed": ({}, {"Origin": ORIGIN, "Sec-Fetch-Site": "none"}),
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_setup(setup: Setup) -> None:
+    """Have death handlers and limits of a test's own."""
+
+
+def prepared(action: Action, store: Store) -> Scene:
+    scene: Scene = scenes()[action.name](store)
+    return scene
+
+
+def test_each_action_has_a_scene() -> None:
+    assert {each.name for each in CHANGES} == set(scenes())
+
+
+@pytest.mark.parametrize("action", CHANGES, ids=lambda each: each.name)
+class TestEachAction:
+    def test_works_from_a_page_of_ours_and_says_who_did_it(self, action: Action, site: Site) -> None:
+        scene = prepared(action, site.store)
+        before = snapshot(site.store)
+
+        answer = site.post(site.path(action, scene), scene.form)
+
+        assert answer.status_code == 303, answer.text
+        wait_until(lambda: snapshot(site.store) != before, "a change, which the cluster may make")
+        ((name, fields),) = site.events
+        assert (name, fields["user"], fields["action"], fields["result"]) == ("web_action", "ada", action.name, "done")
+        assert site.get(answer.headers["Location"]).status_code == 200
+
+    def test_changes_nothing_when_it_is_forged(self, action: Action, site: Site) -> None:
+        scene = prepared(action, site.store)
+        token, before = site.token(), snapshot(site.store)
+
+        for forgery, (fields, headers) in FORGERIES.items():
+            answer = site.post(site.path(action, scene), {"csrf_token": token, **scene.form, **fields}, headers)
+
+            assert answer.status_code == 403, forgery
+            assert snapshot(site.store) == before, forgery
+            assert site.events.pop()[1]["result"].startswith("not done"), forgery
+
+    def test_changes_nothing_for_the_token_of_another_browser(self, action: Action, site: Site) -> None:
+        scene = prepared(action, site.store)
+        before = snapshot(site.store)
+        token = Site(site.store).token()
+
+        answer = site.post(site.path(action, scene), {**scene.form, "csrf_token": token})
+
+        assert answer.status_code == 403
+        assert snapshot(site.store) == before
+
+    def test_changes_nothing_for_the_token_of_another_user(self, action: Action, site: Site) -> None:
+        scene = prepared(action, site.store)
+        names = iter(["eve", "ada"])
+        shared = Site(site.store, authorize=lambda _: User(next(names), Role.ADMIN))
+        before = snapshot(site.store)
+
+        answer = shared.post(site.path(action, scene), scene.form)
+
+        assert answer.status_code == 403
+        assert snapshot(site.store) == before
+
+    def test_changes_nothing_without_a_cookie(self, action: Action, site: Site) -> None:
+        scene = prepared(action, site.store)
+        token, before = site.token(), snapshot(site.store)
+        site.client.delete_cookie("kiqweb_token")
+
+        answer = site.client.post(
+            site.path(action, scene), data={**scene.form, "csrf_token": token, "confirmed": "1"}, headers=FROM_US
+        )
+
+        assert answer.status_code == 403
+        assert snapshot(site.store) == before
+
+    @pytest.mark.parametrize("role", [role for role in Role if role < Role.ADMIN])
+    def test_changes_nothing_for_a_lower_role(self, action: Action, site: Site, role: Role) -> None:
+        scene = prepared(action, site.store)
+        before = snapshot(site.store)
+
+        answer = Site(site.store, role).post(site.path(action, scene), scene.form)
+
+        assert answer.status_code == (403 if role < action.role else 303)
+        if role < action.role:
+            assert snapshot(site.store) == before
+        else:
+            wait_until(lambda: snapshot(site.store) != before, "a change, which the cluster may make")
+
+    def test_changes_nothing_by_another_method(self, action: Action, site: Site) -> None:
+        scene = prepared(action, site.store)
+        token, before = site.token(), snapshot(site.store)
+
+        for method in ("GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"):
+            answer = site.client.open(
+                site.path(action, scene), method=method, data={**scene.form, "csrf_token": token}, headers=FROM_US
+            )
+
+            assert answer.status_code == 405, method
+            assert snapshot(site.store) == before, method
+
+    def test_changes_nothing_while_the_pages_are_read_only(self, action: Action, site: Site) -> None:
+        scene = prepared(action, site.store)
+        before = snapshot(site.store)
+
+        answer = Site(site.store, settings={"read_only": True}).post(site.path(action, scene), scene.form)
+
+        assert answer.status_code == 403
+        assert snapshot(site.store) == before
+
+    def test_changes_nothing_for_somebody_who_may_not_come_in(self, action: Action, site: Site) -> None:
+        scene = prepared(action, site.store)
+        users = iter([User("ada", Role.ADMIN), None])
+        before = snapshot(site.store)
+
+        answer = Site(site.store, authorize=lambda _: next(users)).post(site.path(action, scene), scene.form)
+
+        assert answer.status_code == 403
+        assert snapshot(site.store) == before
+
+    def test_takes_the_token_from_a_header_too(self, action: Action, site: Site) -> None:
+        scene = prepared(action, site.store)
+        before = snapshot(site.store)
+
+        headers = {**FROM_US, "X-CSRF-Token": site.token()}
+        answer = site.post(site.path(action, scene), {**scene.form, "csrf_token": None}, headers)
+
+        assert answer.status_code == 303
+        wait_until(lambda: snapshot(site.store) != before, "a change, which the cluster may make")
+
+
+@pytest.mark.parametrize("kind", SETS, ids=lambda each: each.name)
+def test_the_page_of_a_set_has_a_button_for_each_of_its_actions(kind: SetKind, site: Site) -> None:
+    fill_set(site.store, kind.job_set(store=site.store).key, range(3))
+    of_the_set = {name for name in table().actions if name.startswith(f"{kind.name}_")}
+
+    page = site.get(f"/{kind.name}").text
+
+    offered = {unescape(path).partition("?")[0] for path in re.findall(r'formaction="([^"]+)"', page)}
+    paths = {name: site.path(table().actions[name], Scene()) for name in of_the_set}
+    assert len(paths) >= 5
+    assert {name for name, path in paths.items() if path not in offered} == set()
+
+
+@pytest.mark.parametrize("action", ASKING, ids=lambda each: each.name)
+def test_an_action_that_asks_changes_nothing_until_it_is_confirmed(action: Action, site: Site) -> None:
+    scene = prepared(action, site.store)
+    before = snapshot(site.store)
+
+    answer = site.post(site.path(action, scene), {**scene.form, "confirmed": None})
+
+    assert answer.status_code == 200
+    assert 'name="confirmed"' in answer.text
+    assert snapshot(site.store) == before
+    assert site.events == []
+
+
+def test_an_answer_never_leads_to_another_site(site: Site) -> None:
+    for back in ("//evil.example", "https://evil.example", "/\\evil.example", "/\nx"):
+        answer = site.post("/preferences", {"back": back, "kiqweb_theme": "dark"})
+
+        assert answer.headers["Location"] == "/"
+
+
+def test_language_and_theme_are_kept_by_the_browser(site: Site) -> None:
+    answer = site.post("/preferences", {"back": "/queues", "kiqweb_theme": "dark", "kiqweb_language": "ja"})
+
+    assert answer.headers["Location"] == "/queues"
+    assert '<html lang="ja" dir="ltr" data-theme="dark">' in site.get("/queues").text
+    assert site.events == []
+
+
+def test_a_change_that_fails_is_in_the_audit_too(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = site.token()
+    for error, words in ((ZeroDivisionError(), "in doubt: ZeroDivisionError"), (ReplyLost("gone"), "in doubt: gone")):
+
+        def fail(*_: object, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(Queue, "pause", fail)
+        form, headers = {"csrf_token": token}, FROM_US
+        answer = site.client.post("/queues/x/pause", data=form, headers=headers, environ_base={"REMOTE_ADDR": "::1"})
+
+        assert answer.status_code in (500, 503)
+        assert site.events.pop()[1]["result"].startswith(words)
+
+
+def test_a_change_during_which_redis_went_away_is_not_repeated_by_the_browser(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = site.token()
+
+    def fail(*_: object) -> None:
+        raise ReplyLost("gone")
+
+    monkeypatch.setattr(Queue, "pause", fail)
+    answer = site.client.post("/queues/x/pause", data={"csrf_token": token}, headers=FROM_US)
+
+    assert answer.status_code == 503
+    assert 'http-equiv="refresh"' not in answer.text
+    assert "It may have been done or not." in answer.text

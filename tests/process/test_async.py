@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 
 import pytest
@@ -115,15 +116,23 @@ def test_what_has_no_place_stays_in_its_queue_until_one_is_free(stage: Stage) ->
     for word in ("a", "b"):
         stage.push("wait", word)
     stage.wait_noted("began a", "began b")
+    (identity,) = stage.members()
+    returned = returns(stage)
     for word in ("c", "d", "e", "f"):
         stage.push("wait", word)
 
+    wait_until(lambda: returns(stage) >= returned + 2, "each of the two threads to have met a loop without a place")
     wait_until(lambda: sorted(stage.queued_args()) == ["c", "d", "e", "f"], "those without a place to be put back")
-    (identity,) = stage.members()
-    assert len(stage.held(identity)) == 2
+    wait_until(lambda: len(stage.held(identity)) == 2, "the loop's own to be all that is held")
     stage.release()
 
     stage.wait_noted(*(f"ended {word}" for word in "abcdef"))
+
+
+def returns(stage: Stage) -> int:
+    """Return how often something was added at the right end of a list: a put back is, a push is not."""
+    found = re.search(rb"cmdstat_rpush:calls=(\d+)", stage.store.call("INFO", "commandstats"))
+    return int(found[1]) if found else 0
 
 
 @pytest.mark.parametrize("job", ["leave", "fork"])

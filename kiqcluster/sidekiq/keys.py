@@ -286,7 +286,7 @@ class Keys:
 
     @property
     def web_secret(self) -> str:
-        """string: random bytes of the web pages that have no `secret` of their own (web/guard.py)."""
+        """string: random bytes of the web pages that have no `secret` of their own (web/security/guard.py)."""
         return f"{self.prefix}kiq:web:secret"
 
     def result(self, jid: str) -> str:

@@ -7,7 +7,7 @@ context     what a view and an action are given
 views/      one module per page: pure functions that read, and actions
 users       who asks: roles, credentials, the hook `authorize`
 errors      what went wrong → an answer
-guard       forged requests: host, origin, token; the headers of every answer
+security/   forged requests: host, origin, token; the headers of every answer; keys of jobs that hide what they name
 rate_limit  how often somebody may ask for what is costly
 settings    [web] of the configuration
 templating  templates → HTML: environments by language, fragments, what is unsafe in text

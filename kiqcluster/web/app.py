@@ -30,13 +30,14 @@ from kiqcluster.process.logs.log import LOGGER, word_events
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.process.version import VERSION
 from kiqcluster.store import Store, is_outage
-from kiqcluster.web import assets, cookies, guard
+from kiqcluster.web import assets, cookies
 from kiqcluster.web.arguments import FormatArguments, shown_arguments
 from kiqcluster.web.context import Context, Meter, Shelf
 from kiqcluster.web.errors import Trouble, outcome_of, trouble_of
 from kiqcluster.web.i18n import LANGUAGES, choose_language, message, translations
 from kiqcluster.web.rate_limit import DownloadLimit, RateLimit
 from kiqcluster.web.routing import Action, Done, Download, Page, Table, table, to_path
+from kiqcluster.web.security import guard
 from kiqcluster.web.settings import WebSettings, read_settings
 from kiqcluster.web.templating import encode_page, render
 from kiqcluster.web.users import FAILURES, FAILURES_PER_SECOND, Authorize, Gate, Role, User

@@ -17,7 +17,8 @@ from kiqcluster.api.throughput import Rate, Throughput
 from kiqcluster.process.clock import Clock
 from kiqcluster.store import Store
 from kiqcluster.web.arguments import FormatArguments, shorten, shown_arguments
-from kiqcluster.web.guard import EntryKeys, SharedSecret, entry_keys_of
+from kiqcluster.web.security.entry_keys import EntryKeys, entry_keys_of
+from kiqcluster.web.security.guard import SharedSecret
 from kiqcluster.web.settings import WebSettings
 from kiqcluster.web.users import Role, User
 

@@ -1,7 +1,7 @@
 """Entries: the keys by which forms and paths name jobs, whatever their payloads are: no jid is needed, none is trusted.
 
 Who may not see arguments must not be able to try out guesses of them.  So all that is made of the bytes of a job needs
-the secret of the pages (web/guard.py): digests are HMACs, and the places of a queue are sealed.
+the secret of the pages (web/security/entry_keys.py): digests are HMACs, and the places of a queue are sealed.
 
 An entry of a set    score-digest        1795168740.5-0123456789abcdef
 A job of a queue     place-digest        12-0123456789abcdef; place: jobs that are fetched before it
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from kiqcluster.api import JobSet, Queue, SortedEntry
 from kiqcluster.api.queues import QueuedJob
-from kiqcluster.web.guard import EntryKeys
+from kiqcluster.web.security.entry_keys import EntryKeys
 
 __all__ = [
     "find_entries",

@@ -20,8 +20,8 @@ from kiqcluster.store import Store
 from kiqcluster.store.search import Place
 from kiqcluster.web.context import Context
 from kiqcluster.web.formats import shown_time
-from kiqcluster.web.guard import EntryKeys
 from kiqcluster.web.i18n import message
+from kiqcluster.web.security.entry_keys import EntryKeys
 from kiqcluster.web.views.set_kinds import QueueKind, SetKind
 
 __all__ = ["Filter", "cursor_of", "place_of_cursor", "read_filter", "read_target", "words_of"]

@@ -22,9 +22,10 @@ from kiqcluster.store import Connection, Store
 from kiqcluster.store.wire import Reply
 from kiqcluster.web import Role, User, create_app
 from kiqcluster.web.assets import asset_path
-from kiqcluster.web.guard import EntryKeys, SharedSecret
 from kiqcluster.web.rate_limit import RateLimit
 from kiqcluster.web.routing import Action
+from kiqcluster.web.security.entry_keys import EntryKeys
+from kiqcluster.web.security.guard import SharedSecret
 
 ORIGIN = "http://localhost"
 LOCAL = {"REMOTE_ADDR": "127.0.0.1"}

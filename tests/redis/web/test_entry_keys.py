@@ -14,7 +14,8 @@ from kiqcluster.errors import UsageError
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.store import Store
 from kiqcluster.web import Role
-from kiqcluster.web.guard import EntryKeys, SharedSecret
+from kiqcluster.web.security.entry_keys import EntryKeys
+from kiqcluster.web.security.guard import SharedSecret
 from kiqcluster.web.settings import read_settings
 from tests.kit import ManualClock, RedisServer
 from tests.redis.web.scenes.limits import park

@@ -2,18 +2,21 @@
 
 1. tests     the project's own tests pass
 2. start     workers with a Redis of their own (--embedded), and the web server
-3. order     a request enqueues a job; wait until what it does can be seen
+3. order     a request enqueues a job; wait until what it does can be seen, and the job has been counted
 4. stop      both end, the workers with 0
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
@@ -21,12 +24,13 @@ from urllib.request import urlopen
 from kiqcluster.testing import wait_until
 from kiqcluster.testing.server import free_port
 
-__all__ = ["check", "request"]
+__all__ = ["WORKERS_LOG", "check", "request"]
 
 SECONDS = 60.0
 STOP_SECONDS = 40.0
 OK = 200
 ADDRESS = "embedded:.kiqcluster"
+WORKERS_LOG = Path("workers.log")  # what the workers have printed
 
 
 def check(
@@ -41,18 +45,17 @@ def check(
     subprocess.run([sys.executable, "-m", *tests], env=environ, check=True)
     port, probes = free_port(), free_port()
     with (
-        program([*workers, "--embedded"], {**environ, "KIQ_LISTEN": f"127.0.0.1:{probes}"}),
-        program(web(port), {**environ, "REDIS_URL": ADDRESS}),
+        WORKERS_LOG.open("wb") as log,
+        program([*workers, "--embedded"], {**environ, "KIQ_LISTEN": f"127.0.0.1:{probes}"}, log, (0,)),
+        program(web(port), {**environ, "REDIS_URL": ADDRESS}, None, (0, -signal.SIGTERM)),
     ):
         wait_until(lambda: _status(f"http://127.0.0.1:{probes}/readiness") == OK, "the workers to be ready", SECONDS)
         wait_until(lambda: _status(f"http://127.0.0.1:{port}/"), "the web server", SECONDS)
         wait_until(lambda: order(f"http://127.0.0.1:{port}"), "the effect of the job", SECONDS)
-        done = subprocess.run(
-            [sys.executable, "-m", "kiqcluster.ctl", "stats", "--redis", ADDRESS],
-            env=environ, check=True, capture_output=True, text=True,
-        )  # fmt: skip
-    print(done.stdout)
-    return 0 if "processed" in done.stdout else 1
+        wait_until(lambda: _stats(environ)["processed"] >= 1, "the job to be counted", SECONDS)
+        stats = _stats(environ)
+    print(stats)
+    return 1 if stats["failed"] else 0
 
 
 def request(url: str, **fields: str) -> str:
@@ -61,6 +64,14 @@ def request(url: str, **fields: str) -> str:
     with urlopen(url, data, timeout=SECONDS) as answer:  # noqa: S310 (of this host)
         text: str = answer.read().decode()
     return text
+
+
+def _stats(environ: Mapping[str, str]) -> dict[str, int]:
+    """Return what `kiqctl stats` prints."""
+    command = [sys.executable, "-m", "kiqcluster.ctl", "stats", "--json", "--redis", ADDRESS]
+    printed = subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE).stdout
+    stats: dict[str, int] = json.loads(printed)
+    return stats
 
 
 def _status(url: str) -> int:
@@ -75,14 +86,19 @@ def _status(url: str) -> int:
 
 
 @contextmanager
-def program(words: Sequence[str], environ: dict[str, str]) -> Iterator[None]:
-    """A program that runs during the block; the workers among them have to end with 0."""
-    process = subprocess.Popen([sys.executable, "-m", *words], env=environ)
+def program(
+    words: Sequence[str], environ: dict[str, str], log: IO[bytes] | None, codes: Collection[int]
+) -> Iterator[None]:
+    """A program that runs during the block, and ends with one of these exit codes at a SIGTERM.
+
+    log: what it prints goes there; None: to where we print.
+    """
+    process = subprocess.Popen([sys.executable, "-u", "-m", *words], env=environ, stdout=log, stderr=log)
     try:
         yield
         process.send_signal(signal.SIGTERM)
         code = process.wait(STOP_SECONDS)
-        if code not in (0, -signal.SIGTERM):
+        if code not in codes:
             raise RuntimeError(f"{' '.join(words)} ended with {code}")
     finally:
         process.kill()

@@ -13,13 +13,14 @@ import pytest
 
 from kiqcluster.process.config_sources import load
 from tests.docs.test_docs import blocks
-from tests.docs.walk import Desk, follow
+from tests.docs.walk import Desk, files_of, follow
 from tests.kit import ROOT, require, require_module
 
 # A reader follows one of them.
 PAGES_OF_WEB = {"flask": "tutorial/flask", "fastapi": "tutorial/fastapi", "django": "tutorial/django"}
 BEFORE = ("tutorial/first_job", "tutorial/project")
 AFTER = ("tutorial/failures", "tutorial/settings", "tutorial/releases", "tutorial/monitor")
+EXTENDED = "bookshop/settings.py"  # a command of the pages makes it
 SERVER = ROOT / "docs/tutorial/server.md"
 PROGRAMS = {"kiqcluster": "kiqcluster", "kiqctl": "kiqcluster.ctl", "flask": "flask"}
 PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR")
@@ -56,10 +57,14 @@ def write_program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
+def pages_of(web: str) -> list[Path]:
+    return [ROOT / "docs" / f"{page}.md" for page in (*BEFORE, PAGES_OF_WEB[web], *AFTER)]
+
+
 def follow_all(here: Desk, web: str) -> None:
     try:
-        for page in (*BEFORE, PAGES_OF_WEB[web], *AFTER):
-            follow(ROOT / "docs" / f"{page}.md", here, here.folder / "books")
+        for page in pages_of(web):
+            follow(page, here, here.folder / "books")
     finally:
         here.close()
 
@@ -70,6 +75,19 @@ def test_the_pages_can_be_followed_one_after_the_other(folder: Path) -> None:
     require_module("flask")
 
     follow_all(with_this_python(folder), "flask")
+
+
+@pytest.mark.parametrize("web", PAGES_OF_WEB)
+def test_the_projects_among_the_examples_are_those_of_the_pages(web: str) -> None:
+    """These run against the wheel in tests/examples.  Where one differs, copy what the page shows."""
+    project = ROOT / "examples" / f"tutorial_{web}"
+    files = files_of(pages_of(web))
+
+    ours = {name: (project / name).read_text() for name in files}
+    if EXTENDED in files:
+        assert ours.pop(EXTENDED).endswith(files.pop(EXTENDED))
+
+    assert ours == files
 
 
 @pytest.mark.full

@@ -20,6 +20,7 @@ import re
 import signal
 import subprocess
 import urllib.request
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,14 +28,15 @@ from kiqcluster.process.clock import SystemClock
 from kiqcluster.testing.server import free_port
 from tests.kit import PAUSE, wait_until
 
-__all__ = ["COMMAND", "Desk", "follow", "is_shown"]
+__all__ = ["COMMAND", "Desk", "files_of", "follow", "is_shown"]
 
 PORTS = (8000, 8082, 8083, 9168)
 LOOK_SECONDS = 0.2
 SECONDS = 60.0  # for a line that is to appear
+SAVE = "Save this as"
 STEP = re.compile(
     r"(?P<not_run><!-- not run:)"
-    r"|(?P<how>Save this as|Add this to the end of) `(?P<file>[^`]+)`"
+    rf"|(?P<how>{SAVE}|Add this to the end of) `(?P<file>[^`]+)`"
     r"|Press Ctrl-C in the (?P<stopped>first|second|third) terminal"
     r"|Open <(?P<url>http://[^>]+)>[^`]*?`(?P<word>[^`]+)`"
     r"|(?P<terminal>first|second|third) terminal"
@@ -198,8 +200,27 @@ def look_at(url: str, word: str) -> None:
 
 def save(file: Path, how: str, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w" if how == "Save this as" else "a") as stream:
-        stream.write(text if how == "Save this as" else f"\n\n{text}")
+    before = "" if how == SAVE else file.read_text()
+    file.write_text(extended(before, how, text))
+
+
+def extended(before: str, how: str, text: str) -> str:
+    """Return what a file has after a block that is saved as it, or added to its end."""
+    return text if how == SAVE else f"{before}\n\n{text}"
+
+
+def files_of(pages: Iterable[Path]) -> dict[str, str]:
+    """Return the files that pages have a reader save, by their names; of one that a command makes, what is added."""
+    files: dict[str, str] = {}
+    for page in pages:
+        how = name = None
+        for step in STEP.finditer(page.read_text()):
+            if step["file"]:
+                how, name = step["how"], step["file"]
+            elif step["block"] and how and name:
+                files[name] = extended(files.get(name, ""), how, step["block"])
+                how = name = None
+    return files
 
 
 def type_in(desk: Desk, where: str, block: str) -> None:

@@ -15,7 +15,8 @@ from tests.kit import ROOT, RedisServer, require_module
 from tools.release.environments import Environment, examples, extras
 from tools.release.rules import Refused
 
-SHOPS = ("django_shop", "fastapi_shop", "flask_shop")
+WEBS = ("django", "fastapi", "flask")
+WEB_PROJECTS = {f"{name}_shop" for name in WEBS} | {f"tutorial_{name}" for name in WEBS}
 NAMES = [path.name for path in examples(ROOT / "examples")]
 
 
@@ -32,7 +33,7 @@ def test_a_project_is_found_by_its_check(tmp_path: Path) -> None:
         (tmp_path / name).touch()
 
     assert [path.name for path in examples(tmp_path)] == ["a", "b"]
-    assert {"shop", *SHOPS} <= set(NAMES)
+    assert {"shop", *WEB_PROJECTS} <= set(NAMES)
 
 
 def test_a_check_that_fails_is_told_with_what_it_said(tmp_path: Path) -> None:

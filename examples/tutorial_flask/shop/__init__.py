@@ -1,0 +1,1 @@
+"""A shop that sells books."""

@@ -16,7 +16,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -26,6 +26,7 @@ from kiqcluster.process.durations import parse_duration
 from kiqcluster.sidekiq.cron_entries import CronEntry, parse_entries
 from kiqcluster.sidekiq.queue_groups import GroupSetting
 from kiqcluster.sidekiq.routing import Rules, parse_rules
+from kiqcluster.store.embedded import SCHEME, directory_of
 from kiqcluster.store.shards import Shard, parse_shards
 
 __all__ = ["check_configurable", "load", "load_part", "missing_section", "read_cron_file", "with_configured"]
@@ -111,19 +112,27 @@ def _merged(
     _check_names(from_code, "configure()")
     values: dict[str, Any] = {}
     origins: Origins = {}
+    distances: dict[str, int] = {}
     for each in settings():
-        for source in (from_flags, from_environ, from_file, from_code):
+        for distance, source in enumerate((from_flags, from_environ, from_file, from_code)):
             if each.name in source:
                 raw, origins[each.name] = source[each.name]
                 values[each.name] = _converted(each, raw, origins[each.name])
+                distances[each.name] = distance
                 break
         else:
             origins[each.name] = "default"
-    if origins["redis"] == "flag" and origins["embedded"] not in ("flag", "default"):
-        values["embedded"], origins["embedded"] = None, "default"  # --redis comes from a closer source
+    is_closer = "embedded" in values and distances.get("redis", inf) < distances["embedded"]
+    if is_closer and not _is_embedded(values["redis"], values["embedded"]):
+        values["embedded"], origins["embedded"] = None, "default"
     config = Config(**values)
     check(config, knows_shards=knows_shards)
     return config, origins
+
+
+def _is_embedded(address: str, folder: str) -> bool:
+    """Return whether an address is that of the private server with its data in a folder."""
+    return address.startswith(SCHEME) and directory_of(address) == directory_of(folder)
 
 
 def check_configurable(names: Iterable[str]) -> None:

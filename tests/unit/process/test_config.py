@@ -504,12 +504,32 @@ def test_configure_in_an_application_fills_in_defaults_of_its_workers_only() -> 
     assert (merged.timeout, merged.max_retries) == (3.0, 4)
 
 
-def test_redis_on_the_command_line_beats_an_embedded_server_of_the_file(tmp_path: Path) -> None:
+OTHER = "redis://other:1/0"
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "known"),
+    [
+        ({"redis": OTHER}, {}, OTHER),
+        ({}, {"REDIS_URL": OTHER}, OTHER),
+        ({}, {"KIQ_REDIS": OTHER}, OTHER),
+        ({"redis": OTHER}, {"KIQ_EMBEDDED": "data"}, OTHER),
+        ({}, {"REDIS_URL": OTHER, "KIQ_EMBEDDED": "data"}, "embedded:data"),
+        ({"embedded": "data"}, {"REDIS_URL": OTHER}, "embedded:data"),
+    ],
+)
+def test_an_embedded_server_yields_to_a_redis_from_a_closer_source(
+    flags: dict[str, str], environ: dict[str, str], known: str, tmp_path: Path
+) -> None:
+    (tmp_path / "kiqcluster.toml").write_text('embedded = "data"\nredis = "redis://file:1/0"\n')
+
+    assert load(flags, environ=environ, directory=tmp_path)[0].known_redis() == known
+
+
+def test_an_address_of_the_embedded_server_does_not_keep_it_from_being_started(tmp_path: Path) -> None:
     (tmp_path / "kiqcluster.toml").write_text('embedded = "data"\n')
 
-    config, _ = load({"redis": "redis://other:1/0"}, environ={}, directory=tmp_path)
-
-    assert config.known_redis() == "redis://other:1/0"
+    assert load({}, environ={"REDIS_URL": "embedded:./data"}, directory=tmp_path)[0].embedded == "data"
 
 
 class TestPart:

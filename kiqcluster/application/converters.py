@@ -44,6 +44,7 @@ ANY_KEY = "..."
 MISPLACED = object()  # it fits no type in which values are checked
 NAIVE = "has no time zone; pass an aware one, such as datetime.now(UTC)"
 ATOMS = frozenset({str, int, float, bool, type(None), datetime, date, Decimal})
+LOWEST_PYDANTIC = (2, 6)  # older ones find some losses in JSON only late, or not at all
 MAX_DEPTH = 100  # of a value in which a culprit is looked for
 
 
@@ -345,6 +346,12 @@ class PydanticConverter:
     def __init__(self, annotation: Any, path: str) -> None:
         import pydantic
 
+        if tuple(map(int, pydantic.VERSION.split(".")[:2])) < LOWEST_PYDANTIC:
+            lowest = ".".join(map(str, LOWEST_PYDANTIC))
+            raise JobDefinitionError(
+                f"{path} cannot be converted: pydantic {lowest} or newer is needed, and {pydantic.VERSION} is there; "
+                f"run `pip install 'pydantic>={lowest}'`"
+            )
         self._invalid = pydantic.ValidationError
         self._holds_any = holds_any(annotation)
         try:

@@ -293,6 +293,12 @@ class TestRefusedTypes:
         with pytest.raises(JobDefinitionError, match=message):
             converter(annotation)
 
+    def test_models_of_a_pydantic_that_hides_losses_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pydantic, "VERSION", "2.5.3")
+
+        with pytest.raises(JobDefinitionError, match=r"pydantic 2\.6 or newer is needed, and 2\.5\.3"):
+            converter(list[Item])
+
 
 REFUSED: list[tuple[Any, Any, str, str]] = [
     (int | date, "x", "", "invalid RFC3339 encoded date"),

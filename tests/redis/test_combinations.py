@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -18,7 +19,7 @@ from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.store import Store
 from tests.conformance.test_scripts import calls_of_scripts
 from tests.in_process_worker import Worker
-from tests.kit import require_module
+from tests.kit import RedisServer, require_module
 
 require_module("cryptography")
 pytestmark = pytest.mark.usefixtures("setup")
@@ -66,6 +67,14 @@ def reads(store: Store) -> int:
     found = re.search(rb"total_reads_processed:(\d+)", store.call("INFO", "stats"))
     assert found is not None
     return int(found[1])
+
+
+@pytest.fixture
+def store(own_server: RedisServer) -> Iterator[Store]:
+    """On a server of its own: its reads count, and the end of a connection that another test has left is one."""
+    store = own_server.store()
+    yield store
+    store.close()
 
 
 @pytest.fixture

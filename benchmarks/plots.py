@@ -1,4 +1,4 @@
-"""Plots: drawings of the results that are kept, for docs/reference/performance.md and the README.
+"""Plots: drawings of the results that are kept, for pages of docs/ and the README.
 
 `python -m benchmarks.plots` writes docs/images/plots/*.svg from benchmarks/results/*.json, the same bytes from the same
 results.  A drawing has a panel of its own, light or dark as the reader's system is, and says its figures as text.
@@ -92,6 +92,7 @@ def by_figure(workload: str, figures: dict[str, str], unit: str, digits: int) ->
     return bars
 
 
+PAGES = ("dashboard", "queues", "queue", "busy", "dead", "retries", "scheduled")
 PLOTS = {
     "throughput": Plot(
         "Jobs a second that do nothing",
@@ -116,6 +117,12 @@ PLOTS = {
         "one connected Redis; the target is half a core at 10 000",
         "fleet",
         by_figure("fleet", {"cpu_100": "100", "cpu_1000": "1 000", "cpu_10000": "10 000 processes"}, "", 3),
+    ),
+    "web": Plot(
+        "Time of the server for a web page, in ms",
+        "medians with a million dead jobs, 1 000 queues, 500 processes; less is better",
+        "web",
+        by_figure("web", {f"{page}_ms": page for page in PAGES}, " ms", 1),
     ),
 }
 

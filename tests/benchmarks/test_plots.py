@@ -51,8 +51,8 @@ def test_it_says_its_figures_to_those_who_do_not_see_it() -> None:
 def test_it_can_be_read_in_light_and_dark_and_is_shown(name: str) -> None:
     text = (TARGET / f"{name}.svg").read_text()
     sizes = [float(size) for size in re.findall(r"(?:font-size|font): ([\d.]+)px", text)]
-    page = (ROOT / "docs/reference/performance.md").read_text()
+    pages = "\n".join((ROOT / "docs" / name).read_text() for name in ("reference/performance.md", "web.md"))
 
     assert min(sizes) >= MIN_FONT_PIXELS
     assert "prefers-color-scheme: dark" in text
-    assert re.search(rf"!\[(.+)\]\(\S+/{name}\.svg\)", page), "no page shows it with a text for those who do not see it"
+    assert re.search(rf"!\[(.+)\]\(\S+/{name}\.svg\)", pages), "no page shows it with a text for who does not see it"

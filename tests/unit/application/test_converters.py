@@ -386,7 +386,7 @@ class TestRefusedValues:
 
         for convert in (made.write, made.read):
             too_deep = pytest.raises(Misfit, match=r"nested too deeply|recursion limit exceeded")
-            with suppress(Misfit) if levels < 1_000 else too_deep:
+            with suppress(Misfit) if levels < 100_000 else too_deep:  # how much a stack holds differs by the Python
                 convert(given)
 
     def test_a_value_within_itself_is_refused(self) -> None:

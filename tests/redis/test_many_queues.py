@@ -103,8 +103,8 @@ def test_a_busy_process_finds_the_job_of_another_queue_without_a_sweep(bench: Be
         bench.push("cold", queue=name)
 
     def find_while_busy() -> bool:
-        if store.call("LLEN", store.keys.queue(hot)) < 1_000:
-            bench.push(*["hot"] * 1_000, queue=hot)
+        if store.call("LLEN", store.keys.queue(hot)) < 50_000:  # many more than are taken until the next look
+            bench.push(*["hot"] * 50_000, queue=hot)
         return b"cold" in taken
 
     taken: list[bytes] = []

@@ -30,6 +30,7 @@ from kiqcluster.application.options import JobOptions
 from kiqcluster.errors import AbortIteration, JobDefinitionError
 from kiqcluster.iterable.loop import Loop
 from kiqcluster.job import Job
+from kiqcluster.process.job_context import CURRENT_STEP
 from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = ["IterableJob"]
@@ -133,18 +134,23 @@ def _check_parts(cls: type[Any]) -> None:
 def _perform(around: str | None) -> Callable[..., None]:
     def perform(self: Any, *args: Any) -> None:
         check_returned = type(self).definition.check_returned
-        with closing(_loop(self, args).items()) as items:
-            for item in items:
-                try:
-                    if around is None:
-                        check_returned(self.each_iteration(item, *args))
-                    else:
-                        with self.around_iteration():
+        loop = _loop(self, args)
+        token = CURRENT_STEP.set(loop.step)
+        try:
+            with closing(loop.items()) as items:
+                for item in items:
+                    try:
+                        if around is None:
                             check_returned(self.each_iteration(item, *args))
-                except AbortIteration as aborted:
-                    with suppress(StopIteration):
-                        items.throw(aborted)
-                    return
+                        else:
+                            with self.around_iteration():
+                                check_returned(self.each_iteration(item, *args))
+                    except AbortIteration as aborted:
+                        with suppress(StopIteration):
+                            items.throw(aborted)
+                        return
+        finally:
+            CURRENT_STEP.reset(token)
 
     return perform
 
@@ -153,6 +159,7 @@ def _async_perform(around: str | None) -> Callable[..., Any]:
     async def perform(self: Any, *args: Any) -> None:
         loop = _loop(self, args)
         items = loop.items()
+        token = CURRENT_STEP.set(loop.step)
         try:
             while (item := await asyncio.to_thread(next, items, END)) is not END:
                 try:
@@ -171,6 +178,7 @@ def _async_perform(around: str | None) -> Callable[..., Any]:
         finally:
             if inspect.getgeneratorstate(items) != inspect.GEN_CLOSED:
                 await asyncio.to_thread(_close, items)
+            CURRENT_STEP.reset(token)
 
     return perform
 

@@ -28,7 +28,7 @@ from kiqcluster.ipc.forks import Forks, exit_if_forked
 from kiqcluster.iterable.enumerators import CountedItems
 from kiqcluster.iterable.state import CANCELLED, LOST, read_state, save_state
 from kiqcluster.process.clock import Clock, SystemClock
-from kiqcluster.process.job_context import JobContext, current_job
+from kiqcluster.process.job_context import CURRENT_STEP, JobContext, Step, current_job
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.payload import check_arguments
 from kiqcluster.sidekiq.ruby_json import JSON
@@ -70,6 +70,7 @@ class Loop:
         self._held = None if running is None or running.held is None or not running.held[0].token else running.held
         self._turn = None if self._held is None else turn  # without a state, the next run would begin anew
         self._iteration = Iteration()
+        self.step = Step(CURRENT_STEP.get())  # whoever runs the items makes it the current one
         self._seconds_before = 0.0  # of earlier runs
         self._total: int | None = None  # of items, where one of our enumerators knows it; a cursor is a number of them
         self._generation = Forks.generation
@@ -86,6 +87,7 @@ class Loop:
         """
         job = self._job
         self._begin()
+        self._enter("build_enumerator")
         pairs = job.build_enumerator(*job.arguments, cursor=self._iteration.cursor)
         if pairs is None:
             LOGGER.info("build_enumerator has returned None: %s has nothing to do", type(job).__qualname__)
@@ -93,8 +95,10 @@ class Loop:
         iterator, self._total = self._checked(pairs), pairs.total if isinstance(pairs, CountedItems) else None
         try:
             if self._iteration.executions == 1:
+                self._enter("on_start")
                 job.on_start()
             else:
+                self._enter("on_resume")
                 job.on_resume()
             with suppress(AbortIteration):
                 yield from self._until_stopped(iterator)
@@ -102,7 +106,8 @@ class Loop:
         finally:
             _close(iterator)
             _close(pairs)
-        job.on_stop()
+        self._stop()
+        self._enter("on_complete")
         job.on_complete()
 
     # 1. begin
@@ -156,9 +161,10 @@ class Loop:
             if self._total is not None and running is not None and isinstance(cursor, int):
                 running.progress(cursor, self._total)
             if self._turn is not None and now - self._started >= self._turn and not is_first:
-                job.on_stop()
+                self._stop()
                 raise GaveWay
             is_first, self._item_since = False, now
+            self._enter("each_iteration", cursor)
             yield item
             exit_if_forked(self._generation)  # else it would do all items that are left, as its parent does
 
@@ -166,7 +172,7 @@ class Loop:
         """End the run of a job that is asked to stop.  Raises JobCancelled or Interrupted."""
         if running.cancelled:
             self.end_cancelled()
-        self._job.on_stop()
+        self._stop()
         raise Interrupted
 
     def end_cancelled(self) -> None:
@@ -178,9 +184,18 @@ class Loop:
         with self._lock:
             is_first, self._iteration.cancelled = not self._iteration.cancelled, True
         if is_first:
+            self._enter("on_cancel")
             self._job.on_cancel()
-            self._job.on_stop()
+            self._stop()
         raise JobCancelled(running.name, running.jid)
+
+    def _stop(self) -> None:
+        self._enter("on_stop")
+        self._job.on_stop()
+
+    def _enter(self, name: str, cursor: JSON = None) -> None:
+        """Note which method of the job is called next."""
+        self.step.name, self.step.cursor = name, cursor
 
     @property
     def is_cancelled(self) -> bool:

@@ -11,11 +11,22 @@ from typing import Any
 
 from kiqcluster.errors import JobCancelled, JobTimedOut, UsageError
 from kiqcluster.sidekiq.payload import CATTR, CORRELATION_ID, LOCALE, META, VERSION, Payload
-from kiqcluster.sidekiq.ruby_json import JSON
+from kiqcluster.sidekiq.ruby_json import JSON, encode
 from kiqcluster.sidekiq.task_keys import task_of
 from kiqcluster.store import Store
 
-__all__ = ["CURRENT_JOB", "INLINE_JOB", "JobContext", "TimeLimit", "current_job", "running_jid", "version_of"]
+__all__ = [
+    "CURRENT_JOB",
+    "CURRENT_STEP",
+    "INLINE_JOB",
+    "JobContext",
+    "Step",
+    "TimeLimit",
+    "current_job",
+    "running_jid",
+    "running_step",
+    "version_of",
+]
 
 LOGGER = logging.getLogger("kiqcluster")
 MAX_MESSAGES, MAX_MESSAGE_CHARACTERS = 100, 1_000  # that a run keeps in its task
@@ -199,3 +210,29 @@ def running_jid() -> str:
     if inline is not None and inline[0] is running:  # else a job of a test runs within it
         return inline[1]
     return "" if running is None else running.jid
+
+
+@dataclass(slots=True)
+class Step:
+    """Where a job is whose run has several steps, such as an iterable one; it changes as the run goes on.
+
+    name: of a hook, or of the method that gets the items.  cursor: of the item that is done now, None within a hook.
+    outer: where the job is that runs this one inside of itself.
+    """
+
+    outer: Step | None = None
+    name: str = ""
+    cursor: JSON = None
+
+
+CURRENT_STEP: ContextVar[Step | None] = ContextVar("kiqcluster_step", default=None)
+
+
+def running_step() -> str:
+    """Return the step of the running job as text, another for each item; "" for a job that has no steps."""
+    words, step = list[str](), CURRENT_STEP.get()
+    while step is not None:
+        cursor = b"" if step.cursor is None else encode(step.cursor)
+        words.append(f"{step.name} {cursor.decode(errors='backslashreplace')}".rstrip())
+        step = step.outer
+    return "/".join(reversed(words))

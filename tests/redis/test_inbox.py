@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -18,6 +19,7 @@ from kiqcluster.application.registry import Registry
 from kiqcluster.contrib.sqlalchemy import InboxKey, aonce, manage_sessions, once, use_outbox
 from kiqcluster.contrib.sqlalchemy.sessions import job_scope
 from kiqcluster.errors import UsageError
+from kiqcluster.iterable import IterableJob, sequence_enumerator
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Done, Retry
@@ -101,6 +103,83 @@ def test_after_a_rollback_the_retry_runs(database: sql.Engine, worker: Worker, s
     first, second, third = run_again(store, worker, 3)
     assert [type(each) for each in (first, second, third)] == [Retry, Done, Done]
     assert (count(database, Effect), count(database, InboxKey)) == (1, 1)
+
+
+def test_each_item_of_an_iterable_job_takes_effect_once(database: sql.Engine, worker: Worker, store: Store) -> None:
+    said: list[tuple[object, bool]] = []
+    failures = [None, ZeroDivisionError, None, None, None]
+
+    def take(step: object) -> None:
+        with Session(database) as session, session.begin():
+            said.append((step, once(session)))
+
+    class Numbers(IterableJob, retry=3):
+        def build_enumerator(self, start: int, *, cursor: int | None) -> Iterator[tuple[int, int]]:
+            return sequence_enumerator(range(start, start + 3), cursor=cursor)
+
+        def each_iteration(self, number: int, start: int) -> None:
+            take(number)
+            if failures and (error := failures.pop(0)):
+                raise error  # the item is done again, and its record is there
+
+        def on_start(self) -> None:
+            take("start")
+
+        def on_complete(self) -> None:
+            take("complete")
+
+    Numbers.perform_async(7)
+    assert [type(each) for each in run_again(store, worker)] == [Retry, Done]
+    assert said == [
+        *(("start", True), (7, True), (8, True)),
+        *((8, False), (9, True), ("complete", True)),
+    ]
+
+    said.clear()
+    Numbers.perform_inline(7)
+    Numbers.perform_inline(7)
+    assert [is_first for _, is_first in said] == [True] * 10
+
+
+def test_each_item_of_an_async_iterable_job_within_another_takes_effect(database: sql.Engine, worker: Worker) -> None:
+    said: list[tuple[str, str, bool]] = []
+
+    class Inner(IterableJob):
+        def build_enumerator(self, name: str, *, cursor: int | None) -> Iterator[tuple[str, int]]:
+            return sequence_enumerator("ab", cursor=cursor)
+
+        async def each_iteration(self, letter: str, name: str) -> None:
+            with Session(database) as session, session.begin():
+                said.append((name, letter, once(session)))
+
+    class Outer(IterableJob):
+        def build_enumerator(self, *, cursor: int | None) -> Iterator[tuple[str, int]]:
+            return sequence_enumerator("xy", cursor=cursor)
+
+        async def each_iteration(self, name: str) -> None:
+            await Inner().perform(name)
+
+    Outer.perform_async()
+    assert isinstance(worker.run(), Done)
+
+    assert said == [(name, letter, True) for name in "xy" for letter in "ab"]
+
+
+def test_a_step_with_a_long_cursor_has_a_key_that_fits(database: sql.Engine, worker: Worker) -> None:
+    said = []
+
+    class Pages(IterableJob):
+        def build_enumerator(self, *, cursor: str | None) -> list[tuple[str, str]]:
+            return [(word, "https://" + "x" * 5_000 + word) for word in "ab"]
+
+        def each_iteration(self, word: str) -> None:
+            with Session(database) as session, session.begin():
+                said.append((once(session), once(session)))
+
+    Pages.perform_async()
+    worker.run()
+
+    assert said == [(True, False)] * 2
 
 
 def test_a_savepoint_takes_its_record_with_it(database: sql.Engine) -> None:

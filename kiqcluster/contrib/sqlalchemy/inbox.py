@@ -12,16 +12,18 @@ REPEATABLE READ and SERIALIZABLE, PostgreSQL may end the second with an error in
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from kiqcluster.contrib.outbox.inbox import once_key
 from kiqcluster.contrib.sqlalchemy.models import InboxKey, check_savepoint, check_transactional, plain_session
 from kiqcluster.process.clock import SystemClock
+
+if TYPE_CHECKING:  # it needs greenlet, which SQLAlchemy 2.1 does not install by itself
+    from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 
 __all__ = ["aonce", "once"]
 

@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 import sqlalchemy as sql
 from sqlalchemy import event
 from sqlalchemy.engine.base import OptionEngine
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
 from kiqcluster.client.chains import Chain, HasPerform
@@ -34,11 +33,15 @@ from kiqcluster.errors import UsageError
 from kiqcluster.job import Enqueuer
 from kiqcluster.process.runtime import current_setup
 
+if TYPE_CHECKING:  # it needs greenlet, which SQLAlchemy 2.1 does not install by itself
+    from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+
+    AnySession = Session | scoped_session[Any] | AsyncSession | async_scoped_session[Any] | sql.Connection
+
 __all__ = ["outbox", "use_outbox"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-AnySession = Session | scoped_session[Any] | AsyncSession | async_scoped_session[Any] | sql.Connection
 
 INFO = "kiqcluster_outbox"  # key of Session.info: what has been added, and whether it was committed
 SENDERS: WeakKeyDictionary[sql.Engine, Sender] = WeakKeyDictionary()

@@ -6,11 +6,11 @@ job_scope         of whom a session is: the run of a job, else the thread
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from sqlalchemy.ext.asyncio import async_scoped_session
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from kiqcluster.errors import UsageError
@@ -37,7 +37,7 @@ def manage_sessions(session: Any) -> Any:
     """
     if isinstance(session, sessionmaker):
         session = scoped_session(session, scopefunc=job_scope)
-    if not isinstance(session, scoped_session | async_scoped_session):
+    if not isinstance(session, scoped_session) and not _is_async(session):
         raise UsageError(f"manage_sessions takes a scoped_session or a sessionmaker, not {session!r}")
     current_setup().server_middleware.prepend(EndSession(session))
     return session
@@ -51,9 +51,10 @@ class EndSession:
 
     def __init__(self, session: Any) -> None:
         self._session = session
+        self._is_async = _is_async(session)
 
     def __call__(self, run: Run, proceed: Callable[[], Outcome | None]) -> Outcome | None:
-        if not _is_own(run) or isinstance(self._session, async_scoped_session):
+        if not _is_own(run) or self._is_async:
             return proceed()
         try:
             return proceed()
@@ -66,10 +67,16 @@ class EndSession:
         try:
             return await proceed()
         finally:
-            if isinstance(self._session, async_scoped_session):
+            if self._is_async:
                 await self._session.remove()
             else:
                 self._session.remove()
+
+
+def _is_async(session: Any) -> bool:
+    """Return whether this is an async_scoped_session; its module needs greenlet, which is not there without one."""
+    module = sys.modules.get("sqlalchemy.ext.asyncio")
+    return module is not None and isinstance(session, module.async_scoped_session)
 
 
 def _is_own(run: Run) -> bool:

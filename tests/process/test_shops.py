@@ -39,7 +39,8 @@ def shop(name: str, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environ(shop: Path, redis_server: RedisServer) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{shop}{os.pathsep}{ROOT}", "REDIS_URL": redis_server.url}
+    ours = {"REDIS_URL": redis_server.url, "KIQ_LISTEN": "off"}  # its port may be taken on this machine
+    return {**os.environ, "PYTHONPATH": f"{shop}{os.pathsep}{ROOT}", **ours}
 
 
 @pytest.fixture

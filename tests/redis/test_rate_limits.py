@@ -24,7 +24,7 @@ from tests.kit import wait_until
 pytestmark = pytest.mark.usefixtures("setup")
 
 MARGIN_SECONDS = 0.1  # within which two calls in a row are made
-MAX_WALKS = 5  # until one had the machine for itself
+MAX_WALKS = 12  # until one had the machine for itself
 
 
 def wait_of(store: Store, limit: RateLimit, was_promised: bool = False) -> float:

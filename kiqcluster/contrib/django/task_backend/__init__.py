@@ -2,7 +2,8 @@
 
 1. framework    the framework, of Django or of the backport
 2. options      OPTIONS of the backend and of a task
-3. results      events of a task → Django's TaskResult
-4. runner       runs a task in a worker
-5. backend      TaskBackend
+3. json_values  arguments and results as plain JSON
+4. results      events of a task → Django's TaskResult
+5. runner       runs a task in a worker
+6. backend      TaskBackend
 """

@@ -28,11 +28,11 @@ from kiqcluster.contrib.django.task_backend.framework import (
     TaskContext,
     TaskError,
     TaskResultStatus,
-    normalize_json,
     task_backends,
     task_finished,
     task_started,
 )
+from kiqcluster.contrib.django.task_backend.json_values import result_as_json
 from kiqcluster.contrib.django.task_backend.options import BackendOptions, options_of_task, queue_for
 from kiqcluster.contrib.django.task_backend.results import (
     DETAILS,
@@ -49,12 +49,14 @@ from kiqcluster.features.history import HISTORY, described_error
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.job_context import current_job
 from kiqcluster.process.runtime import current_setup
+from kiqcluster.sidekiq.outcome import KILL
 from kiqcluster.sidekiq.payload import Payload, seconds
 
 __all__ = ["find", "register", "task_of", "tell_death"]
 
 ANY_ARGUMENTS = inspect.Signature([inspect.Parameter("arguments", inspect.Parameter.VAR_POSITIONAL)])
 CLOCK = SystemClock()
+UNKEPT = "kiqcluster_unkept"  # attribute of an error: the task has done its work, and its result cannot be kept
 LOGGER = logging.getLogger("kiqcluster")
 
 
@@ -79,6 +81,7 @@ def register(task: Any, options: BackendOptions) -> Definition:
         origin=(task.func.__module__, task.func.__qualname__),
         local=local,
         is_async=is_async,
+        retry_in=_retry_in,
     )
     registry.add(definition)
     return definition
@@ -108,6 +111,11 @@ def find(name: str) -> Definition | None:
     if known is not None or not isinstance(task, Task) or task.module_path != name:
         return known
     return register(task, getattr(task.get_backend(), "job_options", BackendOptions()))
+
+
+def _retry_in(_count: int, error: BaseException, _payload: Payload) -> object:
+    """Return KILL where another run would return the same and repeat the work, None for the usual delay."""
+    return KILL if getattr(error, UNKEPT, False) else None
 
 
 def _prepare(task: Any, *, is_async: bool) -> tuple[object, Callable[..., Any]]:
@@ -153,8 +161,15 @@ class _Run:
         return [TaskContext(task_result=self.result), *self.args] if self.result.task.takes_context else self.args
 
     def succeed(self, returned: Any) -> Any:
-        """Return what is kept of what the task has returned.  Raises TypeError, ValueError for what is not JSON."""
-        value = normalize_json(returned)
+        """Return what is kept of what the task has returned.
+
+        Raises TypeError, ValueError for what cannot be kept: the task has failed, and does not run again for it.
+        """
+        try:
+            value = result_as_json(returned, is_kept=bool(self.payload.get(HISTORY)))
+        except (TypeError, ValueError, RecursionError) as error:
+            setattr(error, UNKEPT, True)
+            raise
         set_fields(
             self.result,
             status=TaskResultStatus.SUCCESSFUL,

@@ -109,3 +109,41 @@ class TestResults:
 
         assert isinstance(worker.run(), Done)
         assert str(finished[0].status) == "SUCCESSFUL"
+
+
+class TestArguments:
+    @pytest.mark.parametrize("name", ["rendered", "choices"])
+    def test_subclasses_of_json_types_become_plain(self, name: str, worker: Worker, tasks: Any) -> None:
+        result = tasks.echo.enqueue(tasks.RETURNED[name], [tasks.RETURNED[name]], other=tasks.RETURNED[name])
+
+        worker.run()
+
+        expected = [KEPT[name], [KEPT[name]], {"other": KEPT[name]}]
+        assert [result.args, result.kwargs] == [expected[:2], expected[2]]
+        assert types([*result.args, result.kwargs]) == types(expected)
+        assert tasks.echo.get_result(result.id).return_value == expected
+        assert tasks.echo.get_result(result.id).args == result.args
+
+    def test_a_value_that_the_subclass_shows_otherwise_is_the_one_that_it_holds(self, tasks: Any) -> None:
+        from enum import Enum, IntEnum
+
+        class Named(str, Enum):  # noqa: UP042  # as written before Python 3.11: str() shows the name
+            PAID = "paid"
+
+        class Loud(str):
+            def __str__(self) -> str:
+                return self.upper()
+
+        class Third(float):
+            def __float__(self) -> float:
+                return 0.0
+
+        result = tasks.echo.enqueue(Named.PAID, IntEnum("Size", "SMALL")(1), Loud("quiet"), Third(0.5), True)
+
+        assert result.args == ["paid", 1, "quiet", 0.5, True]
+        assert types(result.args) == [str, int, str, float, bool]
+
+    def test_a_key_that_is_no_text_is_refused_as_by_any_push(self, store: Store, tasks: Any) -> None:
+        with pytest.raises(TypeError, match="JSON keys are strings"):
+            tasks.echo.enqueue({1: 2})
+        assert store.call("EXISTS", "queue:default") == 0

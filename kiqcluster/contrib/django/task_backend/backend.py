@@ -11,7 +11,7 @@ What a worker does with it: runner.  What OPTIONS may say: options.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -28,9 +28,9 @@ from kiqcluster.contrib.django.task_backend.framework import (
     BaseTaskBackend,
     InvalidTask,
     TaskResultDoesNotExist,
-    normalize_json,
     task_enqueued,
 )
+from kiqcluster.contrib.django.task_backend.json_values import arguments_as_json
 from kiqcluster.contrib.django.task_backend.options import KiqTask, options_of_task, queue_for, read_options
 from kiqcluster.contrib.django.task_backend.results import (
     DETAILS,
@@ -48,13 +48,11 @@ from kiqcluster.errors import InvalidPush, JobDefinitionError
 from kiqcluster.features.history import HISTORY
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import current_setup
-from kiqcluster.sidekiq.conversions import conversion
 from kiqcluster.sidekiq.payload import check_queue_name, new_jid, stamp
 
 __all__ = ["TaskBackend"]
 
 CLOCK = SystemClock()
-JSON_TYPES = (str, bytes, int, float, bool, type(None))
 
 
 class TaskBackend(BaseTaskBackend):
@@ -129,7 +127,7 @@ class TaskBackend(BaseTaskBackend):
                 "module of an installed application"
             )
         definition = register(task, self.job_options)
-        result = new_result(task, new_jid(), _as_json(args, "args"), _as_json(kwargs, "kwargs"))
+        result = new_result(task, new_jid(), arguments_as_json(args, "args"), arguments_as_json(kwargs, "kwargs"))
         now = stamp(CLOCK.now())
         wire, _, ttl = options_of_task(self.job_options, task)
         options = {
@@ -197,25 +195,3 @@ class _Push:
         self.head = head
         self.at = at
         self.now = now
-
-
-def _as_json(value: Any, path: str) -> Any:
-    """Return arguments as Django stores them.  Raises TypeError that says what to pass in place of a value."""
-    try:
-        return normalize_json(value)
-    except TypeError as error:
-        for place, misfit in _misfits(value, path):
-            raise TypeError(f"{error}: {place}; {conversion(misfit)}") from error
-        raise
-
-
-def _misfits(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the values that are not JSON, each with its place."""
-    if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _misfits(each, f"{path}[{key!r}]")
-    elif isinstance(value, Sequence) and not isinstance(value, JSON_TYPES):
-        for index, each in enumerate(value):
-            yield from _misfits(each, f"{path}[{index}]")
-    elif not isinstance(value, JSON_TYPES):
-        yield path, value

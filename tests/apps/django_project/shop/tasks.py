@@ -91,3 +91,8 @@ def give_patiently(name: str) -> Any:
 @task(backend="forgetful")
 def give_and_forget(name: str) -> Any:
     return RETURNED[name]
+
+
+@task()
+def echo(*values: Any, **named: Any) -> list[Any]:
+    return [*values, named]

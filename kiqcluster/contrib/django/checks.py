@@ -12,6 +12,7 @@
 | W008 | a task is declared in the program that runs                             |
 | E009 | KIQCLUSTER_OUTBOX_DATABASES names a database that there is not          |
 | W010 | a database of that setting lacks the tables (`check --database default`) |
+| E011 | the outbox of a backend is in a database that has none                  |
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from django.apps import apps
 from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
+from django.db.utils import ConnectionDoesNotExist
 
 from kiqcluster.application.registry import current_registry
 from kiqcluster.contrib.django.loading import autodiscover
 from kiqcluster.contrib.django.settings import OUTBOX_SETTING, current_config, outbox_databases, read_settings
-from kiqcluster.errors import InvalidPush, KiqError
+from kiqcluster.errors import InvalidPush, KiqError, UsageError
 from kiqcluster.sidekiq.payload import check_queue_name
 
 __all__ = ["TAG", "check_application", "check_backend", "check_tables"]
@@ -62,6 +64,7 @@ def check_backend(backend: Any) -> Iterator[checks.CheckMessage]:
             hint = f"Change it in TASKS[{backend.alias!r}]['QUEUES']."
             yield _error("E006", f"No worker can listen to a queue of the backend {backend.alias!r}: {error}", hint)
     yield from _check_alias(f"TASKS[{backend.alias!r}]", backend.options.get("enqueue_on_commit", False))
+    yield from _check_outbox_of(backend)
     if not settings.USE_TZ:
         hint = "Set USE_TZ = True."
         yield _warning("W005", "USE_TZ is False; run_after is ambiguous where clocks are set back.", hint)
@@ -94,6 +97,18 @@ def _check_alias(place: str, option: bool | str) -> Iterator[checks.CheckMessage
     if isinstance(option, str) and option not in settings.DATABASES:
         hint = f"There are {', '.join(settings.DATABASES)}."
         yield _error("E004", f"{place}: enqueue_on_commit names the database {option!r}, which there is not.", hint)
+
+
+def _check_outbox_of(backend: Any) -> Iterator[checks.CheckMessage]:
+    from kiqcluster.contrib.django.outboxes import writer  # needs models
+
+    if (target := backend.job_options.outbox) is None:
+        return
+    hint = f"Change it in TASKS[{backend.alias!r}]['OPTIONS'], or name the database in {OUTBOX_SETTING}."
+    try:
+        writer(target.alias, target.push_after_commit)
+    except (UsageError, ConnectionDoesNotExist) as error:
+        yield _error("E011", f"The tasks of the backend {backend.alias!r} have no outbox: {error}", hint)
 
 
 def _check_outboxes(aliases: Sequence[str]) -> Iterator[checks.CheckMessage]:

@@ -25,7 +25,15 @@ from kiqcluster.errors import UsageError
 from kiqcluster.process.runtime import Setup, current_setup
 from kiqcluster.process.service import is_in_loop
 
-__all__ = ["CommitDeferral", "alias_of", "enqueue_on_commit", "install_deferral", "is_open", "waiting_for"]
+__all__ = [
+    "CommitDeferral",
+    "alias_of",
+    "enqueue_on_commit",
+    "install_deferral",
+    "is_open",
+    "named_by_call",
+    "waiting_for",
+]
 
 OPTION = "enqueue_on_commit"
 FORCED: ContextVar[str | None] = ContextVar("kiqcluster_django_commit", default=None)  # alias that the caller has named
@@ -39,6 +47,11 @@ def alias_of(option: bool | str | None) -> str | None:
 def is_open(alias: str) -> bool:
     """Return whether this thread is in a transaction."""
     return bool(connections[alias].in_atomic_block)
+
+
+def named_by_call() -> str | None:
+    """Return the alias that the surrounding call of enqueue_on_commit names, None outside of one."""
+    return FORCED.get()
 
 
 class CommitDeferral:

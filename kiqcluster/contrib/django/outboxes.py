@@ -1,4 +1,5 @@
-"""Outbox: `outbox(job).enqueue(…)` writes the job into the current transaction of Django.
+"""Outbox: `outbox(job).enqueue(…)` writes the job into the current transaction of Django; a task likewise, and all
+tasks of a backend with the option `outbox` (task_backend/outbox_tasks).
 
 1. insert     the row; outside of `transaction.atomic` it is committed by itself
 2. on_commit  the sender pushes the rows that were committed, in a thread (contrib/outbox/sender)
@@ -12,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ParamSpec, TypeVar, overload
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from django.db import (
     DEFAULT_DB_ALIAS,
@@ -33,15 +35,30 @@ from kiqcluster.contrib.outbox.metrics import publish
 from kiqcluster.contrib.outbox.relay import NoTables, Relay, Summary
 from kiqcluster.contrib.outbox.rows import Row
 from kiqcluster.contrib.outbox.sender import Sender
-from kiqcluster.contrib.outbox.verbs import Outbox, OutboxOfJob, enqueuer_of
+from kiqcluster.contrib.outbox.verbs import Outbox, OutboxOfJob, WriteRows, enqueuer_of
 from kiqcluster.errors import UsageError
 from kiqcluster.job import Enqueuer
 from kiqcluster.process.runtime import current_setup
 
-__all__ = ["DjangoTable", "lacks_tables", "outbox", "relayed_databases", "remedy", "use_outboxes"]
+if TYPE_CHECKING:
+    from kiqcluster.contrib.django.task_backend.outbox_tasks import OutboxOfTask
+
+__all__ = [
+    "DjangoTable",
+    "lacks_tables",
+    "outbox",
+    "relayed_databases",
+    "remedy",
+    "use_outboxes",
+    "waiting_row",
+    "writer",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+TASKS = "kiqcluster.contrib.django.task_backend.outbox_tasks"  # only where there is the framework
 
 COLUMNS = list(Row.__dataclass_fields__)
 SENDERS: dict[str, Sender] = {}  # by alias
@@ -63,6 +80,15 @@ def relayed_databases() -> list[str]:
     return [alias for alias in outbox_databases() if alias in connections and connections[alias].vendor in VENDORS]
 
 
+class AnyTask(Protocol[P, R_co]):
+    """A task of Django.  R_co: its result."""
+
+    @property
+    def module_path(self) -> str: ...
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
 @overload
 def outbox(job: type[HasPerform[P, R]], *, using: str = ..., push_after_commit: bool = ...) -> OutboxOfJob[P, R]: ...
 @overload
@@ -70,13 +96,26 @@ def outbox(
     job: Enqueuer[P, R] | Chain[P, R], *, using: str = ..., push_after_commit: bool = ...
 ) -> OutboxOfJob[P, R]: ...
 @overload
+def outbox(job: AnyTask[P, R], *, using: str = ..., push_after_commit: bool = ...) -> OutboxOfTask[P, R]: ...
+@overload
 def outbox(job: None = ..., *, using: str = ..., push_after_commit: bool = ...) -> Outbox: ...
 def outbox(job: Any = None, *, using: str = DEFAULT_DB_ALIAS, push_after_commit: bool = True) -> Any:
     """Return the verbs of a job that write into the current transaction: enqueue, perform_in, perform_bulk, ….
 
-    job: a job class or function, also with `.set(…)`, or a chain; None for `push` and `push_bulk` by items.
-    using: alias of the database.  push_after_commit: False leaves the push to the relay.  Raises UsageError.
+    job: a job class or function, also with `.set(…)`, or a chain; None for `push` and `push_bulk` by items; or a task,
+    also with `.using(…)`, for `enqueue` and `aenqueue`.  using: alias of the database.  push_after_commit: False leaves
+    the push to the relay.  Raises UsageError.
     """
+    write = writer(using, push_after_commit)
+    if job is None:
+        return Outbox(write)
+    if not isinstance(job, type) and hasattr(job, "module_path"):
+        return import_module(TASKS).outbox_of(job, using, push_after_commit)
+    return OutboxOfJob(write, enqueuer_of(job))
+
+
+def writer(using: str, push_after_commit: bool) -> WriteRows:
+    """Return a function that writes rows into a database.  Raises UsageError for a database that has no outbox."""
     if using not in outbox_databases():
         raise UsageError(
             f"no worker would push the jobs of an outbox in the database {using!r}, for {OUTBOX_SETTING} does not name "
@@ -84,8 +123,7 @@ def outbox(job: Any = None, *, using: str = DEFAULT_DB_ALIAS, push_after_commit:
         )
     if connections[using].vendor not in VENDORS:
         raise UsageError(f"outbox and once work with PostgreSQL and SQLite, not with {connections[using].vendor}")
-    write = partial(_write, using, push_after_commit)
-    return Outbox(write) if job is None else OutboxOfJob(write, enqueuer_of(job))
+    return partial(_write, using, push_after_commit)
 
 
 def _write(using: str, push_after_commit: bool, rows: list[dict[str, Any]]) -> None:
@@ -188,6 +226,12 @@ class DjangoTable:
             raise
         finally:
             close_old_connections()
+
+
+def waiting_row(alias: str, jid: str) -> Row | None:
+    """Return the row of a job that has not been pushed."""
+    found = OutboxJob.objects.using(alias).filter(jid=jid).order_by("pk").values_list(*COLUMNS)[:1]
+    return next((_row(values) for values in found), None)
 
 
 def lacks_tables(alias: str) -> bool:

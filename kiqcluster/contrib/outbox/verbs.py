@@ -22,12 +22,27 @@ from kiqcluster.process.delivery import ASIDE, Ready
 from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.store import Store
 
-__all__ = ["Outbox", "OutboxOfJob", "WriteRows", "enqueuer_of"]
+__all__ = ["Outbox", "OutboxOfJob", "WriteRows", "become_rows", "enqueuer_of"]
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
 WriteRows = Callable[[list[dict[str, Any]]], object]  # called with the columns of new rows
+
+
+@contextmanager
+def become_rows(write: WriteRows) -> Iterator[None]:
+    """Have the pushes of a block become rows."""
+
+    def take(jobs: Sequence[Ready], store: Store, wait_replicas: int) -> None:
+        now = SystemClock.now()
+        write([columns(job, store, wait_replicas, now) for job in jobs])
+
+    token = ASIDE.set(take)
+    try:
+        yield
+    finally:
+        ASIDE.reset(token)
 
 
 class Outbox:
@@ -38,26 +53,13 @@ class Outbox:
 
     def push(self, item: Mapping[str, Any]) -> Jid | None:
         """See Client.push; the row is part of the transaction.  Raises InvalidPush, InvalidArguments."""
-        with self._aside():
+        with become_rows(self._write):
             return Client().push(item)
 
     def push_bulk(self, item: Mapping[str, Any]) -> list[Jid | None]:
         """See Client.push_bulk."""
-        with self._aside():
+        with become_rows(self._write):
             return Client().push_bulk(item)
-
-    @contextmanager
-    def _aside(self) -> Iterator[None]:
-        """Have the pushes of a call become rows."""
-        token = ASIDE.set(self._take)
-        try:
-            yield
-        finally:
-            ASIDE.reset(token)
-
-    def _take(self, jobs: Sequence[Ready], store: Store, wait_replicas: int) -> None:
-        now = SystemClock.now()
-        self._write([columns(job, store, wait_replicas, now) for job in jobs])
 
 
 class OutboxOfJob(Outbox, Generic[P, R]):
@@ -72,29 +74,29 @@ class OutboxOfJob(Outbox, Generic[P, R]):
 
         Raises InvalidArguments.
         """
-        with self._aside():
+        with become_rows(self._write):
             return self._job.enqueue(*args, **kwargs)
 
     def perform_async(self, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """Do the same; return the jid."""
-        with self._aside():
+        with become_rows(self._write):
             return self._job.perform_async(*args, **kwargs)
 
     def perform_in(self, delay: float | timedelta, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """Do the same for a job that runs after a delay, which counts from this call."""
-        with self._aside():
+        with become_rows(self._write):
             return self._job.perform_in(delay, *args, **kwargs)
 
     def perform_at(self, when: float | datetime, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """Do the same for a job that runs at a time."""
-        with self._aside():
+        with become_rows(self._write):
             return self._job.perform_at(when, *args, **kwargs)
 
     def perform_bulk(self, argument_lists: Iterable[Sequence[Any]]) -> list[Jid | None]:
         """Write a job per list of arguments; return jids in order.  Raises InvalidArguments before any is written."""
         if isinstance(self._job, Chain):
             raise UsageError("a chain has no perform_bulk; call enqueue for each")
-        with self._aside():
+        with become_rows(self._write):
             return self._job.perform_bulk(argument_lists)
 
 

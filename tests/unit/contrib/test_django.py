@@ -152,6 +152,8 @@ class TestOptions:
             ({"retries": 3}, "there is no option 'retries'; did you mean 'retry'"),
             ({"retry": -1}, "retry = -1"),
             ({"result_ttl": True}, "result_ttl"),
+            ({"outbox": 1}, "outbox is True, False or the alias of a database"),
+            ({"outboxes": True}, "did you mean 'outbox'"),
             ({"priority_queues": {"high": (1, 2)}}, "no range"),
             ({"priority_queues": {(5, 1): "a"}}, "no range"),
             ({"priority_queues": {(-200, 1): "a"}}, "no range"),
@@ -188,6 +190,15 @@ class TestOptions:
         with pytest.raises(InvalidTask, match="retry = 'often'"):
             dataclasses.replace(tasks.add, retry="often")
 
+    def test_an_outbox_is_no_option_of_a_task(self) -> None:
+        import dataclasses
+
+        from kiqcluster.contrib.django.task_backend.framework import InvalidTask
+        from tests.apps.django_project.shop import tasks
+
+        with pytest.raises(InvalidTask, match=r"outbox\(task\)"):
+            dataclasses.replace(tasks.add, outbox=True)
+
     def test_a_task_is_declared_with_options(self, registry: Registry) -> None:
         import django
 
@@ -220,6 +231,8 @@ class TestChecks:
             ({"KIQCLUSTER": {"redis": "redis://h", "enqueue_on_commit": "nowhere"}}, "E004"),
             ({"TASKS": {"default": {"BACKEND": BACKEND, "QUEUES": ["a b"]}}}, "E006"),
             ({"TASKS": {"default": {"BACKEND": BACKEND, "OPTIONS": {"enqueue_on_commit": "nowhere"}}}}, "E004"),
+            ({"TASKS": {"default": {"BACKEND": BACKEND, "OPTIONS": {"outbox": "nowhere"}}}}, "E011"),
+            ({"TASKS": {"default": {"BACKEND": BACKEND, "OPTIONS": {"outbox": "orders"}}}}, "E011"),
             ({"USE_TZ": False, "TASKS": {"default": {"BACKEND": BACKEND}}}, "W005"),
         ],
     )

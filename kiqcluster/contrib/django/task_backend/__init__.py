@@ -5,5 +5,6 @@
 3. json_values  arguments and results as plain JSON
 4. results      events of a task → Django's TaskResult
 5. runner       runs a task in a worker
-6. backend      TaskBackend
+6. outbox_tasks tasks as rows of an outbox
+7. backend      TaskBackend
 """

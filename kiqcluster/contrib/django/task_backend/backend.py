@@ -3,8 +3,8 @@
 TASKS = {"default": {"BACKEND": "kiqcluster.contrib.django.TaskBackend", "QUEUES": [], "OPTIONS": {…}}}
 
 1. validate_task   Django's checks; then the task is registered as a job
-2. enqueue         the task → a push of the job, whose class is the path of the function
-3. get_result      the events of the job → TaskResult
+2. enqueue         the task → a push of the job, whose class is the path of the function; or a row of an outbox
+3. get_result      the events of the job → TaskResult; those of a row that waits have the job as well
 
 What a worker does with it: runner.  What OPTIONS may say: options.
 """
@@ -12,6 +12,8 @@ What a worker does with it: runner.  What OPTIONS may say: options.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from importlib import import_module
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -22,7 +24,7 @@ from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.client.async_writes import aenqueue
 from kiqcluster.client.client import Client
 from kiqcluster.contrib.django.checks import check_backend
-from kiqcluster.contrib.django.commits import CommitDeferral, is_open
+from kiqcluster.contrib.django.commits import CommitDeferral, is_open, named_by_call
 from kiqcluster.contrib.django.install import install
 from kiqcluster.contrib.django.task_backend.framework import (
     BaseTaskBackend,
@@ -31,7 +33,14 @@ from kiqcluster.contrib.django.task_backend.framework import (
     task_enqueued,
 )
 from kiqcluster.contrib.django.task_backend.json_values import arguments_as_json
-from kiqcluster.contrib.django.task_backend.options import KiqTask, options_of_task, queue_for, read_options
+from kiqcluster.contrib.django.task_backend.options import (
+    KiqTask,
+    OutboxTarget,
+    options_of_task,
+    outbox_of_task,
+    queue_for,
+    read_options,
+)
 from kiqcluster.contrib.django.task_backend.results import (
     DETAILS,
     arguments_with,
@@ -82,6 +91,7 @@ class TaskBackend(BaseTaskBackend):
             check_queue_name(queue_for(self.job_options, task.priority, task.queue_name))
             register(task, self.job_options)
             options_of_task(self.job_options, task)
+            outbox_of_task(self.job_options, task)
         except (InvalidPush, JobDefinitionError) as error:
             raise InvalidTask(str(error)) from error
 
@@ -90,15 +100,17 @@ class TaskBackend(BaseTaskBackend):
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Push a task; return its result.  Raises InvalidTask, TypeError for arguments that are not JSON, StoreError.
 
-        In a transaction with enqueue_on_commit, it is pushed at the commit, and has no `enqueued_at` before.
+        In a transaction with enqueue_on_commit, it is pushed at the commit, and has no `enqueued_at` before.  With an
+        outbox, it is a row of the transaction, and there is no round trip; UsageError, DatabaseError where that fails.
         """
         result, definition, push = self._prepared(task, args, kwargs)
-        client = Client()
-        jid = client.enqueue(*push.head, push.at, result.id, 0, definition)
+        target = self._target(task)
+        with nullcontext() if target is None else outbox_tasks().as_rows(target):
+            jid = Client().enqueue(*push.head, push.at, result.id, 0, definition)
         if jid is None:  # client middleware has stopped it
             return result
         set_fields(result, id=jid)
-        alias = self._awaited(definition)
+        alias = self._awaited(definition, target)
         if alias is None:
             self._tell(result, push.now)
         else:
@@ -108,9 +120,9 @@ class TaskBackend(BaseTaskBackend):
     async def aenqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Do the same in a coroutine, whose event loop goes on meanwhile.
 
-        A push that waits for a commit is made in the thread of the transaction, by sync_to_async.
+        A push that waits for a commit, and a row, are made in the thread of the transaction, by sync_to_async.
         """
-        if self._may_wait(task):
+        if self._target(task) is not None or self._may_wait(task):
             return await sync_to_async(self.enqueue, thread_sensitive=True)(task, args, kwargs)
         result, definition, push = self._prepared(task, args, kwargs)
         jid = await aenqueue(Client(), *push.head, definition, 0, push.at, result.id)
@@ -146,10 +158,18 @@ class TaskBackend(BaseTaskBackend):
         set_fields(result, enqueued_at=time_of(now))
         task_enqueued.send(type(self), task_result=result)
 
-    def _awaited(self, definition: Definition) -> str | None:
+    def _target(self, task: Any) -> OutboxTarget | None:
+        """Return the outbox of a push, None for none: enqueue_on_commit may name the commit of another database."""
+        target, named = outbox_of_task(self.job_options, task), named_by_call()
+        return None if target is None or named not in (None, target.alias) else target
+
+    def _awaited(self, definition: Definition, target: OutboxTarget | None) -> str | None:
         """Return the alias of the database whose commit the push waits for, None if it is written."""
         deferral = current_setup().deferral
-        alias = deferral.alias(definition) if isinstance(deferral, CommitDeferral) else None
+        if target is not None:
+            alias: str | None = target.alias
+        else:
+            alias = deferral.alias(definition) if isinstance(deferral, CommitDeferral) else None
         return alias if alias is not None and is_open(alias) else None
 
     def _may_wait(self, task: Any) -> bool:
@@ -162,12 +182,12 @@ class TaskBackend(BaseTaskBackend):
     def get_result(self, result_id: str) -> Any:
         """Return a task's result.  Raises TaskResultDoesNotExist; NotImplementedError where none are kept; StoreError.
 
-        One round trip.
+        One round trip.  With the option `outbox`, a task that is not in Redis is looked for there, by one query.
         """
         if not self.supports_get_result:
             return super().get_result(result_id)
-        setup, identifier = current_setup(), str(result_id)
-        events = read_events(setup, setup.current_store(), identifier)
+        identifier = str(result_id)
+        events = self._events(identifier)
         if not events:
             raise TaskResultDoesNotExist(identifier)
         name = str(events[0]["job"].get("class"))
@@ -179,11 +199,26 @@ class TaskBackend(BaseTaskBackend):
 
     async def aget_result(self, result_id: str) -> Any:
         """Do the same in a coroutine."""
-        return await sync_to_async(self.get_result, thread_sensitive=False)(result_id)
+        asks_database = self.job_options.outbox is not None
+        return await sync_to_async(self.get_result, thread_sensitive=asks_database)(result_id)
+
+    def _events(self, identifier: str) -> Sequence[Mapping[str, Any]]:
+        setup, outbox = current_setup(), self.job_options.outbox
+        store = setup.current_store()
+        events = read_events(setup, store, identifier)
+        if events or outbox is None:
+            return events
+        # Between the two looks, the row may have been pushed.
+        return outbox_tasks().waiting(outbox.alias, identifier) or read_events(setup, store, identifier)
 
     def check(self, **_: Any) -> Iterable[checks.CheckMessage]:
         """Return what is wrong with the settings of this backend."""
         return check_backend(self)
+
+
+def outbox_tasks() -> Any:
+    """Return the module: it needs models, and tasks may be declared before these are ready."""
+    return import_module("kiqcluster.contrib.django.task_backend.outbox_tasks")
 
 
 class _Push:

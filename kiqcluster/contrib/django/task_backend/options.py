@@ -11,17 +11,28 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
 from kiqcluster.application.options import OPTIONS, check_combinations, check_options
+from kiqcluster.contrib.django.commits import alias_of
 from kiqcluster.contrib.django.task_backend.framework import Task
 from kiqcluster.errors import InvalidPush, JobDefinitionError
 from kiqcluster.sidekiq.payload import check_queue_name
 
-__all__ = ["TASK_OPTIONS", "BackendOptions", "KiqTask", "options_of_task", "queue_for", "read_options"]
+__all__ = [
+    "TASK_OPTIONS",
+    "BackendOptions",
+    "KiqTask",
+    "OutboxTarget",
+    "into_outbox",
+    "options_of_task",
+    "outbox_of_task",
+    "queue_for",
+    "read_options",
+]
 
 # Options of jobs that a task may have, as they are described in docs/jobs.md.
 TASK_OPTIONS = (
@@ -49,14 +60,26 @@ TASK_OPTIONS = (
 )
 DEFAULTS: Mapping[str, Any] = {"retry": 0}  # Django's tasks run once; one that fails is kept in the dead set
 DEFAULT_RESULT_TTL = 86_400  # seconds
-OWN_OPTIONS = ("result_ttl", "priority_queues")
+OWN_OPTIONS = ("result_ttl", "priority_queues", "outbox")
 MIN_PRIORITY, MAX_PRIORITY = -100, 100  # Django's
 RANGES = '"priority_queues": {(50, 100): "critical", (-100, -1): "{queue}_low"}'
 
-# A task with these options; None: as OPTIONS of its backend says.
+
+@dataclass(frozen=True, slots=True)
+class OutboxTarget:
+    """The outbox of a push.  alias: of its database.  push_after_commit: False leaves the push to the relay."""
+
+    alias: str
+    push_after_commit: bool = True
+
+
+# A task with these options; None: as OPTIONS of its backend says.  outbox: an OutboxTarget, of `outbox(task)`.
 KiqTask: Any = make_dataclass(
     "KiqTask",
-    [(name, Any, field(default=None, repr=False)) for name in (*TASK_OPTIONS, "result_ttl")],
+    [
+        *[(name, Any, field(default=None, repr=False)) for name in (*TASK_OPTIONS, "result_ttl")],
+        ("outbox", Any, field(default=None, repr=False, compare=False)),
+    ],
     bases=(Task,),
     frozen=True,
     slots=True,
@@ -70,12 +93,13 @@ class BackendOptions:
     """OPTIONS of a backend.
 
     jobs: options of its tasks.  result_ttl: seconds that results are kept, 0 for none.  queues: (lowest priority,
-    highest, queue).
+    highest, queue).  outbox: in which tasks are written, None for none.
     """
 
     jobs: Mapping[str, Any] = field(default_factory=dict)
     result_ttl: int = DEFAULT_RESULT_TTL
     queues: tuple[tuple[int, int, str], ...] = ()
+    outbox: OutboxTarget | None = None
 
 
 def read_options(alias: str, raw: Mapping[str, Any]) -> BackendOptions:
@@ -98,7 +122,12 @@ def read_options(alias: str, raw: Mapping[str, Any]) -> BackendOptions:
         raise ImproperlyConfigured(
             f"{place}: result_ttl = {ttl!r} does not fit; it takes whole seconds, 0 for no results"
         )
-    return BackendOptions(jobs, ttl, _read_queues(place, raw.get("priority_queues", {})))
+    outbox = raw.get("outbox", False)
+    if not isinstance(outbox, bool | str):
+        raise ImproperlyConfigured(f"{place}: outbox is True, False or the alias of a database, not {outbox!r}")
+    database = alias_of(outbox)
+    target = None if database is None else OutboxTarget(database)
+    return BackendOptions(jobs, ttl, _read_queues(place, raw.get("priority_queues", {})), target)
 
 
 def _read_queues(place: str, raw: Any) -> tuple[tuple[int, int, str], ...]:
@@ -144,3 +173,22 @@ def options_of_task(options: BackendOptions, task: Any) -> tuple[dict[str, Any],
     wire = {name: value for name, value in merged.items() if OPTIONS[name].on_wire}
     local = {name: value for name, value in merged.items() if not OPTIONS[name].on_wire}
     return wire, local, options.result_ttl if ttl is None else ttl
+
+
+def into_outbox(task: Any, target: OutboxTarget) -> Any:
+    """Return a task like this one whose pushes go to an outbox.  task: of our backend, declared for any."""
+    return KiqTask(**{**{each.name: getattr(task, each.name) for each in fields(task)}, "outbox": target})
+
+
+def outbox_of_task(options: BackendOptions, task: Any) -> OutboxTarget | None:
+    """Return the outbox of a task: the one of the call, else that of its backend.
+
+    Raises JobDefinitionError for one in the decorator, where nobody could find the result of a row that waits.
+    """
+    own = getattr(task, "outbox", None)
+    if own is not None and not isinstance(own, OutboxTarget):
+        raise JobDefinitionError(
+            f"{task.module_path}: outbox is no option of a task; write it into OPTIONS of its backend, or enqueue by "
+            "outbox(task)"
+        )
+    return options.outbox if own is None else own

@@ -5,7 +5,8 @@ tasks of a backend with the option `outbox` (task_backend/outbox_tasks).
 2. on_commit  the sender pushes the rows that were committed, in a thread (contrib/outbox/sender)
 3. relay      workers push the rows that are left: the application declares the databases that have the tables
 
-KIQCLUSTER_OUTBOX_DATABASES in the settings: aliases, by default only "default".
+KIQCLUSTER_OUTBOX_DATABASES in the settings: aliases, by default only "default".  KIQCLUSTER has keep_inbox and
+outbox_interval, for all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from django.db.models import Count, Min, Q
 from kiqcluster.client.chains import Chain, HasPerform
 from kiqcluster.contrib.django.inbox import VENDORS
 from kiqcluster.contrib.django.models import InboxKey, OutboxJob
-from kiqcluster.contrib.django.settings import OUTBOX_SETTING, outbox_databases
+from kiqcluster.contrib.django.settings import OUTBOX_SETTING, outbox_databases, read_settings
 from kiqcluster.contrib.outbox.metrics import publish
 from kiqcluster.contrib.outbox.relay import NoTables, Relay, Summary
 from kiqcluster.contrib.outbox.rows import Row
@@ -69,9 +70,11 @@ def use_outboxes() -> None:
 
     `manage.py check` complains of an alias that no database has.
     """
-    sources = current_setup().due_sources
+    sources, found = current_setup().due_sources, read_settings()
     for alias in relayed_databases():
-        relay = Relay(DjangoTable(alias), on_summary=publish)
+        relay = Relay(
+            DjangoTable(alias), interval=found.outbox_interval, keep_inbox=found.keep_inbox, on_summary=publish
+        )
         sources[:] = [*(source for source in sources if source.name != relay.name), relay]
 
 

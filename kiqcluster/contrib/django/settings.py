@@ -9,6 +9,8 @@ environment or a file has.
 | any setting          | as in kiqcluster.toml                                                   |
 | enqueue_on_commit    | True, or the alias of a database: pushes wait for the commit            |
 | autodiscover         | modules of each installed application that workers import               |
+| keep_inbox           | a timedelta: for how long `once` remembers; None for ever               |
+| outbox_interval      | seconds; the fleet looks so often for rows of outboxes                  |
 
 KIQCLUSTER_OUTBOX_DATABASES: aliases of the databases that have outboxes.
 """
@@ -18,6 +20,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,7 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS
 
+from kiqcluster.contrib.outbox.relay import INTERVAL_SECONDS, KEEP_INBOX
 from kiqcluster.errors import UsageError
 from kiqcluster.process import config_sources
 from kiqcluster.process.config import Config, Origins, settings
@@ -54,6 +59,8 @@ class DjangoSettings:
     values: Mapping[str, Any] = field(default_factory=dict)
     enqueue_on_commit: bool | str = False
     autodiscover: Sequence[str] = DEFAULT_MODULES
+    keep_inbox: timedelta | None = KEEP_INBOX
+    outbox_interval: float = INTERVAL_SECONDS
 
     @property
     def in_code(self) -> dict[str, Any]:
@@ -73,6 +80,7 @@ def read_settings() -> DjangoSettings:
         raise ImproperlyConfigured(f"{SETTING}['enqueue_on_commit'] is True, False or the alias of a database")
     if isinstance(modules, str) or not all(isinstance(each, str) and each.isidentifier() for each in modules):
         raise ImproperlyConfigured(f"{SETTING}['autodiscover'] is a list of names of modules, as in ['tasks', 'jobs']")
+    keep, interval = _of_outboxes(values)
     if tables := [name for name in TABLES if name in values]:
         raise ImproperlyConfigured(
             f"{SETTING}[{tables[0]!r}] is a table, which kiqcluster.toml takes: [{tables[0]}.NAME]"
@@ -81,7 +89,17 @@ def read_settings() -> DjangoSettings:
         config_sources.load({}, environ={}, configured=values, knows_shards=False)
     except UsageError as error:
         raise ImproperlyConfigured(f"{SETTING}: {error}") from error
-    return DjangoSettings(values, on_commit, tuple(modules))
+    return DjangoSettings(values, on_commit, tuple(modules), keep, interval)
+
+
+def _of_outboxes(values: dict[str, Any]) -> tuple[timedelta | None, float]:
+    """Take keep_inbox and outbox_interval out of the values.  Raises ImproperlyConfigured."""
+    keep, interval = values.pop("keep_inbox", KEEP_INBOX), values.pop("outbox_interval", INTERVAL_SECONDS)
+    if keep is not None and not (isinstance(keep, timedelta) and keep > timedelta(0)):
+        raise ImproperlyConfigured(f"{SETTING}['keep_inbox'] is a timedelta above 0, or None for ever, not {keep!r}")
+    if isinstance(interval, bool) or not isinstance(interval, int | float) or not 0 < interval < inf:
+        raise ImproperlyConfigured(f"{SETTING}['outbox_interval'] is a number of seconds above 0, not {interval!r}")
+    return keep, interval
 
 
 def outbox_databases() -> Sequence[str]:

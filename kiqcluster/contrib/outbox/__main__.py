@@ -30,6 +30,14 @@ from kiqcluster.worker.maintenance.outside_sources import SourceMover
 
 SHOWN_ROWS = 20
 END_SECONDS = 5.0  # for a batch that is on its way
+ELSEWHERE = (
+    "call use_outbox(engine) where its jobs are declared. In a Django project, set DJANGO_SETTINGS_MODULE, and pass "
+    "-r kiqcluster.contrib.django:load"
+)
+IN_DJANGO = (
+    "in a Django project, pass -r kiqcluster.contrib.django:load, and see that INSTALLED_APPS has "
+    "kiqcluster.contrib.django, and that KIQCLUSTER_OUTBOX_DATABASES names a database of PostgreSQL or SQLite"
+)
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -39,8 +47,14 @@ def load_relays(require: Sequence[str]) -> list[Relay]:
         loading.load(require, Config().known_directory())
     relays = [source for source in current_setup().due_sources if isinstance(source, Relay)]
     if not relays:
-        raise UsageError("the application declares no outbox; call use_outbox(engine) where its jobs are declared")
+        raise UsageError(f"the application declares no outbox; {IN_DJANGO if is_django_configured() else ELSEWHERE}")
     return relays
+
+
+def is_django_configured() -> bool:
+    """Return whether the application has read settings of Django."""
+    conf = sys.modules.get("django.conf")
+    return conf is not None and bool(conf.settings.configured)
 
 
 @contextlib.contextmanager

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,8 @@ import pytest
 from kiqcluster.contrib.outbox.relay import NoTables
 from kiqcluster.errors import UsageError
 from kiqcluster.process.runtime import Setup
-from tests.django_stage import django_project
+from tests.django_stage import SETTINGS, django_project
+from tests.kit import ROOT, RedisServer
 
 __all__ = ["django_project"]
 
@@ -129,3 +134,72 @@ def test_check_names_a_database_that_there_is_not(django_project: Setup) -> None
 
     assert [source.name for source in django_project.due_sources] == ["outbox default"]
     assert "'elsewhere'" in message.msg
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        ({}, ["29"]),
+        ({"keep_inbox": timedelta(days=200)}, ["100", "29", "31"]),
+        ({"keep_inbox": None}, ["100", "201", "29", "31"]),
+    ],
+)
+def test_a_setting_says_for_how_long_once_remembers(
+    values: Any, kept: list[str], one_writer: str, django_project: Setup
+) -> None:
+    from django.core.management import call_command
+    from django.test import override_settings
+
+    from kiqcluster.contrib.django.models import InboxKey
+    from kiqcluster.contrib.django.outboxes import use_outboxes
+    from kiqcluster.process.clock import SystemClock
+
+    call_command("migrate", "kiqcluster", database=one_writer, verbosity=0, skip_checks=True)
+    now = SystemClock.now()
+    for days in (29, 31, 100, 201):
+        InboxKey.objects.using(one_writer).create(key=str(days), recorded_at=now - days * 86_400)
+    with override_settings(**{SETTING: [one_writer], "KIQCLUSTER": {"outbox_interval": 7, **values}}):
+        use_outboxes()
+    (relay,) = django_project.due_sources
+
+    relay.move()
+
+    assert sorted(InboxKey.objects.using(one_writer).values_list("key", flat=True)) == kept
+    assert relay.interval == 7
+
+
+class TestCommand:
+    """`python -m kiqcluster.contrib.outbox` in a Django project."""
+
+    @pytest.fixture
+    def run(self, kiq_redis: RedisServer, tmp_path: Path) -> Any:
+        def run(*words: str, settings: str = SETTINGS) -> subprocess.CompletedProcess[str]:
+            told = {"DJANGO_SETTINGS_MODULE": settings, "TEST_DATABASE": str(tmp_path / "shop.db")}
+            paths = os.pathsep.join([str(ROOT), str(tmp_path)])
+            environ = {**os.environ, **told, "REDIS_URL": kiq_redis.url, "PYTHONPATH": paths}
+            return subprocess.run(
+                [sys.executable, "-m", *words], env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
+            )
+
+        return run
+
+    def test_the_application_of_django_has_its_outboxes(self, run: Any) -> None:
+        migrated = run("django", "migrate", "kiqcluster", "-v0", "--skip-checks")
+        said = run("kiqcluster.contrib.outbox", "-r", "kiqcluster.contrib.django:load", "status")
+
+        assert (migrated.returncode, said.returncode) == (0, 0), migrated.stderr + said.stderr
+        assert said.stdout == "default: 0 waiting; 0 with a problem\n"
+
+    def test_another_application_is_told_what_to_pass(self, run: Any, tmp_path: Path) -> None:
+        (tmp_path / "without.py").write_text(f"from {SETTINGS} import *\nKIQCLUSTER_OUTBOX_DATABASES = []\n")
+        (tmp_path / "bare.py").write_text("")
+        command = ("kiqcluster.contrib.outbox", "-r")
+
+        without = run(*command, "kiqcluster.contrib.django:load", "status", settings="without")
+        bare = run(*command, "bare", "status")
+
+        assert (without.returncode, bare.returncode) == (2, 2)
+        for said in (without, bare):
+            assert "-r kiqcluster.contrib.django:load" in said.stderr
+        assert "KIQCLUSTER_OUTBOX_DATABASES" in without.stderr
+        assert "use_outbox" not in without.stderr

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,12 @@ class TestSettings:
             ({"cron": {}}, "kiqcluster.toml"),
             ({"autodiscover": "jobs"}, "list of names"),
             ({"enqueue_on_commit": 3}, "alias of a database"),
+            ({"keep_inbox": 30}, "keep_inbox'\\] is a timedelta"),
+            ({"keep_inbox": timedelta(0)}, "keep_inbox'\\] is a timedelta"),
+            ({"outbox_interval": 0}, "outbox_interval'\\] is a number of seconds"),
+            ({"outbox_interval": True}, "outbox_interval'\\] is a number of seconds"),
+            ({"outbox_interval": float("inf")}, "outbox_interval'\\] is a number of seconds"),
+            ({"outbox_intervall": 1}, "outbox_intervall"),
         ],
     )
     def test_a_value_that_cannot_be_used_is_refused(self, value: Any, said: str) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, scoped_session
 
 from kiqcluster.contrib.outbox.inbox import once_key
-from kiqcluster.contrib.sqlalchemy.models import InboxKey, check_savepoint, check_transactional, plain_session
+from kiqcluster.contrib.sqlalchemy.models import InboxKey, bind_of, check_savepoint, check_transactional, plain_session
 from kiqcluster.process.clock import SystemClock
 
 if TYPE_CHECKING:  # it needs greenlet, which SQLAlchemy 2.1 does not install by itself
@@ -37,17 +37,17 @@ def once(session: Session | scoped_session[Any] | Connection, key: str | None = 
     One statement.  Raises UsageError; SQLAlchemyError.
     """
     name, plain = once_key(key), plain_session(session)
-    check_savepoint(plain)
+    check_savepoint(plain, InboxKey)
     if isinstance(plain, Connection):
         return plain.execute(_insert(plain, name)).scalar() is not None
-    statement = _insert(plain.get_bind(InboxKey), name)
+    statement = _insert(bind_of(plain, InboxKey), name)
     return plain.execute(statement, bind_arguments={"mapper": InboxKey}).scalar() is not None
 
 
 async def aonce(session: AsyncSession | async_scoped_session[Any], key: str | None = None) -> bool:
     """Do the same in a coroutine."""
     name, plain = once_key(key), plain_session(session)
-    statement = _insert(plain.get_bind(InboxKey), name)
+    statement = _insert(bind_of(plain, InboxKey), name)
     result: Any = await session.execute(statement, bind_arguments={"mapper": InboxKey})
     return result.scalar() is not None
 

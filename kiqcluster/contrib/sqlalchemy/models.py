@@ -10,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sql
 from sqlalchemy import event
+from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session
 
 from kiqcluster.errors import UsageError
@@ -18,6 +19,7 @@ __all__ = [
     "InboxKey",
     "OutboxJob",
     "begin_on_sqlite",
+    "bind_of",
     "check_savepoint",
     "check_transactional",
     "metadata",
@@ -72,6 +74,18 @@ def plain_session(session: Any) -> Any:
     return plain
 
 
+def bind_of(session: Session, table: type[DeclarativeBase]) -> sql.Engine | sql.Connection:
+    """Return the database of a session that has this table.  Raises UsageError if the session knows none."""
+    try:
+        return session.get_bind(table)
+    except UnboundExecutionError as error:
+        raise UsageError(
+            f"this session knows no database for {table.__tablename__}; give it one for all tables, "
+            "sessionmaker(engine), or add OutboxJob and InboxKey to binds, both of kiqcluster.contrib.sqlalchemy: "
+            "sessionmaker(binds={Base: engine, OutboxJob: engine, InboxKey: engine})"
+        ) from error
+
+
 def check_transactional(engine: Any) -> None:
     """Raise UsageError for a database that is not supported, or without transactions.
 
@@ -103,14 +117,14 @@ def begin_on_sqlite(engine: sql.Engine) -> sql.Engine:
     return engine
 
 
-def check_savepoint(session: Session | sql.Connection) -> None:
-    """Raise UsageError in a savepoint on SQLite whose end would commit."""
+def check_savepoint(session: Session | sql.Connection, table: type[DeclarativeBase]) -> None:
+    """Raise UsageError in a savepoint on SQLite whose end would commit.  table: that is written."""
     if not session.in_nested_transaction():
         return
-    bind = session.get_bind(OutboxJob) if isinstance(session, Session) else session
+    bind = bind_of(session, table) if isinstance(session, Session) else session
     if bind.dialect.name != "sqlite" or bind.dialect.is_async:
         return
-    connection = session if isinstance(session, sql.Connection) else session.connection({"mapper": OutboxJob})
+    connection = session if isinstance(session, sql.Connection) else session.connection({"mapper": table})
     driver: Any = connection.connection.dbapi_connection
     is_legacy = getattr(driver, "autocommit", LEGACY_TRANSACTION_CONTROL) == LEGACY_TRANSACTION_CONTROL
     if is_legacy and driver.isolation_level is not None:

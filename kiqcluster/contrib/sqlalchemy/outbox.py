@@ -27,7 +27,7 @@ from kiqcluster.contrib.outbox.metrics import publish
 from kiqcluster.contrib.outbox.relay import INTERVAL_SECONDS, KEEP_INBOX, Relay
 from kiqcluster.contrib.outbox.sender import Sender
 from kiqcluster.contrib.outbox.verbs import Outbox, OutboxOfJob, enqueuer_of
-from kiqcluster.contrib.sqlalchemy.models import OutboxJob, check_savepoint, check_transactional, plain_session
+from kiqcluster.contrib.sqlalchemy.models import OutboxJob, bind_of, check_savepoint, check_transactional, plain_session
 from kiqcluster.contrib.sqlalchemy.table import SqlTable
 from kiqcluster.errors import UsageError
 from kiqcluster.job import Enqueuer
@@ -84,8 +84,8 @@ def outbox(session: AnySession, job: Any = None, *, push_after_commit: bool = Tr
     push_after_commit: False leaves the push to the relay, for a process that cannot reach Redis.  Raises UsageError.
     """
     plain = plain_session(session)
-    check_transactional(plain if isinstance(plain, sql.Connection) else plain.get_bind(OutboxJob))
-    check_savepoint(plain)
+    check_transactional(plain if isinstance(plain, sql.Connection) else bind_of(plain, OutboxJob))
+    check_savepoint(plain, OutboxJob)
     write = partial(_insert, plain) if isinstance(plain, sql.Connection) else partial(_add, plain, push_after_commit)
     return Outbox(write) if job is None else OutboxOfJob(write, enqueuer_of(job))
 

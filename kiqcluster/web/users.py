@@ -2,7 +2,7 @@
 
 1. authorize     the hook of the application in which the pages are mounted
 2. credentials   of the settings: name and password (basic), or a token (bearer)
-3. neither       requests from this very host, which are an administrator's; nobody else's
+3. neither       requests from this very host, under its loopback names, which are an administrator's; nobody else's
 
 Whoever may come in has a role: view < operate < admin.
 """

@@ -37,6 +37,9 @@ __all__ = [
 ]
 
 TOKEN_FIELD, TOKEN_HEADER = "csrf_token", "X-CSRF-Token"  # names
+OPEN_PAGES = message(
+    "Without users, tokens or authorize, these pages answer to localhost and 127.0.0.1 only; set users first."
+)
 SALT_BYTES = 16
 SECRET_BYTES = 32
 SECRET_SECONDS = 60.0  # after which it is read again: somebody may have emptied Redis
@@ -68,18 +71,24 @@ def check_host(request: Request, hosts: Collection[str], *, is_open: bool) -> No
     """Raise BadRequest for a Host that is not ours.
 
     hosts: names from the settings, with or without a port.  is_open: whether nothing says who may come in; then only
-    names of this host are right.
+    loopback names of this host are right, whatever `hosts` says, and Forbidden is raised for the names in it: a proxy
+    that adds no header and speaks HTTP/1.1 would make everybody an administrator.
     """
     host = request.host
     name = _split(f"//{host}").hostname or ""
-    if host in hosts or name in hosts or (is_open and is_loopback(name)):
-        return
-    if is_open or hosts:
+    is_listed = host in hosts or name in hosts
+    if is_open and not is_loopback(name):
+        raise (Forbidden if is_listed else BadRequest)(OPEN_PAGES)
+    if hosts and not is_open and not is_listed:
         raise BadRequest(message("This host name is not one of these pages; add it to `hosts`, if it should be."))
 
 
 def check_change(request: Request, hosts: Collection[str], cookie: str, user: str) -> None:
-    """Raise Forbidden for a change that no page of ours has asked for.  cookie: the secret that the browser keeps."""
+    """Raise Forbidden for a change that no page of ours has asked for.
+
+    hosts: names that an origin may have besides that of the request; none where the pages are open.  cookie: the secret
+    that the browser keeps.
+    """
     site = request.headers.get("Sec-Fetch-Site", "same-origin")
     origin = _split(request.headers.get("Origin", ""))
     is_ours = origin.scheme in ("http", "https") and (origin.netloc == request.host or origin.netloc in hosts)

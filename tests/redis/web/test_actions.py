@@ -237,3 +237,34 @@ def test_a_change_during_which_redis_went_away_is_not_repeated_by_the_browser(
     assert answer.status_code == 503
     assert 'http-equiv="refresh"' not in answer.text
     assert "It may have been done or not." in answer.text
+
+
+class TestPagesWithoutUsers:
+    """They are open to this host, under its own names."""
+
+    def pause(self, site: Site, origin: str) -> int:
+        token = {"csrf_token": site.token()}
+        return site.post("/queues/default/pause", token, {"Origin": origin}).status_code
+
+    def test_a_change_from_a_page_of_this_host_is_made(self, store: Store) -> None:
+        site = Site(store, settings={"hosts": ["jobs.example"]}, authorize=None)
+
+        assert self.pause(site, ORIGIN) == 303
+        assert Queue("default", store=store).is_paused()
+
+    def test_a_change_through_a_proxy_that_hides_the_browser_s_name_is_not(self, store: Store) -> None:
+        site = Site(store, settings={"hosts": ["jobs.example"]}, authorize=None)
+
+        assert self.pause(site, "http://jobs.example") == 403
+        assert not Queue("default", store=store).is_paused()
+
+    def test_a_name_of_the_setting_sees_and_changes_nothing(self, store: Store) -> None:
+        site = Site(store, settings={"hosts": ["jobs.example"]}, authorize=None)
+        token = site.token()
+
+        assert site.get("/queues", base_url="http://jobs.example").status_code == 403
+        for origin in (ORIGIN, "http://jobs.example"):
+            form, headers = {"csrf_token": token}, {"Origin": origin}
+            answer = site.post("/queues/default/pause", form, headers, base_url="http://jobs.example")
+            assert answer.status_code == 403
+        assert not Queue("default", store=store).is_paused()

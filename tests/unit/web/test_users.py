@@ -76,6 +76,18 @@ class TestWithoutSettings:
     def test_its_own_names_are(self, host: str) -> None:
         assert ask(host=host) == LET_IN
 
+    @pytest.mark.parametrize("host", ["jobs.example", "jobs.example:8083"])
+    def test_a_name_of_the_setting_lets_nobody_in_without_users(self, host: str) -> None:
+        assert ask(host=host, settings={"hosts": ["jobs.example"]}) == 403
+        assert ask(host="localhost", settings={"hosts": ["jobs.example"]}) == LET_IN
+        assert ask(host="evil.example", settings={"hosts": ["jobs.example"]}) == 400
+
+    def test_a_name_of_the_setting_is_answered_where_something_says_who_may_come_in(self) -> None:
+        settings = {"hosts": ["jobs.example"]}
+
+        assert ask(host="jobs.example", settings=settings, authorize=lambda _: User("ada")) == LET_IN
+        assert ask(host="jobs.example", settings={**SETTINGS, **settings}) == 401
+
 
 class TestHosts:
     def test_only_the_names_of_the_setting_are_answered(self) -> None:

@@ -36,7 +36,7 @@ from kiqcluster.web.context import Context, Meter, Shelf
 from kiqcluster.web.errors import Trouble, outcome_of, trouble_of
 from kiqcluster.web.i18n import LANGUAGES, choose_language, message, translations
 from kiqcluster.web.rate_limit import DownloadLimit, RateLimit
-from kiqcluster.web.routing import Action, Done, Download, Page, Table, table, to_path
+from kiqcluster.web.routing import CONFIRMED, Action, Done, Download, Page, Table, table, to_path
 from kiqcluster.web.security import guard
 from kiqcluster.web.settings import WebSettings, read_settings
 from kiqcluster.web.templating import encode_page, render
@@ -50,7 +50,6 @@ MAX_REQUEST_BYTES = 512 * 1_024
 MAX_FORM_PARTS = 2_000
 MIN_COMPRESSED_BYTES = 1_000
 COMPRESSION_LEVEL = 5
-CONFIRMED = "confirmed"  # a field of forms
 HTML = "text/html; charset=utf-8"
 IN_DOUBT = message("It may have been done or not. Look before you repeat it.")  # a change, when Redis went away
 PLAIN_TROUBLE = "This page has failed; the log of its server says why.\n"

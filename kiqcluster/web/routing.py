@@ -27,8 +27,9 @@ from kiqcluster.web import views
 from kiqcluster.web.context import Context
 from kiqcluster.web.users import Role
 
-__all__ = ["Action", "Done", "Download", "Page", "Question", "Table", "table", "to_path"]
+__all__ = ["CONFIRMED", "Action", "Done", "Download", "Page", "Question", "Table", "table", "to_path"]
 
+CONFIRMED = "confirmed"  # a field of forms
 LIVE_BLOCK = "live"
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_.:@-]+")
 PLAIN_TYPES = frozenset({str, int, float, type(None)})

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from werkzeug.exceptions import BadRequest, Conflict, Forbidden, NotFound
+from werkzeug.exceptions import Conflict, Forbidden, NotFound
 
 from kiqcluster.api import Queue
 from kiqcluster.api.bulk import BulkAction, ask, bulk_actions, cancel, read_bulk, resume, start
@@ -23,7 +23,7 @@ from kiqcluster.process.runtime import current_setup
 from kiqcluster.web.context import Context
 from kiqcluster.web.i18n import message
 from kiqcluster.web.routing import Action, Done, Page
-from kiqcluster.web.views.filters import read_filter, read_target, words_of
+from kiqcluster.web.views.filters import read_strict_filter, read_target, words_of
 from kiqcluster.web.views.set_kinds import QUEUE, SETS, VERBS, QueueKind, SetKind, Verb, kind_of
 
 __all__ = ["ACTIONS", "PAGES"]
@@ -88,9 +88,7 @@ def _kind(found: BulkAction) -> SetKind | QueueKind:
 
 def ask_for(kind: SetKind | QueueKind, verb: Verb, context: Context) -> Done:
     """Ask for a bulk action; it is counted now, and nothing else is done before somebody begins it."""
-    chosen = read_filter(context, kind, context.request.form)
-    if chosen.error:
-        raise BadRequest(chosen.error)
+    chosen = read_strict_filter(context, kind, context.request.form)
     target = read_target(context, verb.needs)
     _check_room(context)
     store, who = context.store, context.user.name

@@ -13,8 +13,6 @@ from functools import partial
 from math import isfinite
 from typing import Any
 
-from werkzeug.exceptions import BadRequest
-
 from kiqcluster.api import Queue, SortedEntry
 from kiqcluster.api.bulk import walk, walk_queue
 from kiqcluster.api.records import JobRecord
@@ -26,7 +24,7 @@ from kiqcluster.web.i18n import message
 from kiqcluster.web.routing import Action, Download, Page
 from kiqcluster.web.users import Role
 from kiqcluster.web.views.entries import find_entries, find_several
-from kiqcluster.web.views.filters import Filter, read_filter
+from kiqcluster.web.views.filters import Filter, read_strict_filter
 from kiqcluster.web.views.set_kinds import QUEUE, SETS, QueueKind, SetKind
 from kiqcluster.web.views.sets import selected_keys
 
@@ -40,9 +38,7 @@ MARKUP = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}  # no b
 
 def export_matching(kind: SetKind, context: Context) -> Download:
     """Return all that match, the oldest first or the newest, as the page has them."""
-    chosen = read_filter(context, kind, context.request.args)
-    if chosen.error:  # without it, jobs that nobody has asked for would be in the file
-        raise BadRequest(chosen.error)
+    chosen = read_strict_filter(context, kind, context.request.args)
     sort = context.request.args.get("sort", "")
     entries = walk(
         kind.job_set(store=context.store),
@@ -63,7 +59,7 @@ def export_selected(kind: SetKind, context: Context) -> Download:
 
 def export_queue(context: Context) -> Download:
     """Return all of a queue that match, the next to be fetched first."""
-    chosen = read_filter(context, QUEUE, context.request.args)
+    chosen = read_strict_filter(context, QUEUE, context.request.args)
     jobs = walk_queue(
         context.store,
         context.route["queue"],

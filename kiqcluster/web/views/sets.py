@@ -190,7 +190,7 @@ def selected_keys(context: Context) -> list[str]:
 def back_to_list(kind: SetKind | QueueKind, context: Context, **of: str) -> str:
     """Return the page from which a form came: that of the list, with its filter."""
     form = context.request.form
-    fields = {name: form[name] for name in (*ALL_FIELDS, "sort") if form.get(name)}
+    fields = {name: form[name] for name in (*kind.fields, "sort") if form.get(name)}
     return context.url(kind.name, **of, **fields)
 
 

@@ -84,7 +84,11 @@ class TaskJob(NamedTuple):
 
 
 class StoredEvent(NamedTuple):
-    """arguments: JSON, None where they are not kept.  messages: JSON values with commas between them, or None."""
+    """A job of a task.
+
+    arguments: JSON, a newline, and the class where it is not that of the task; without a newline from releases that
+    kept no class; None where they are not kept.  messages: JSON values with commas between them, or None.
+    """
 
     jid: str
     status: str
@@ -100,13 +104,16 @@ def create_task(store: Store, identifier: str, parent: str, fields: Mapping[str,
         raise TaskEnded(parent, reply[0].decode())
 
 
-def push_jobs(store: Store, identifier: str, jobs: Sequence[TaskJob], wait_replicas: int = 0) -> set[Jid]:
+def push_jobs(
+    store: Store, identifier: str, jobs: Sequence[TaskJob], wait_replicas: int = 0, *, worker: str = ""
+) -> set[Jid]:
     """Push jobs of a task, and count them in it; return the jids of those that a guard has refused.
 
     One round trip for 1 000 jobs or 10 MB, two where some have rows or a time.  May be sent again.
-    Raises TaskEnded, NotReplicated, StoreError.
+    Raises TaskEnded, NotReplicated, StoreError.  worker: the class of the jobs, "" for that of the task.
     """
     refused: set[Jid] = set()
+    jobs = [job._replace(arguments=_with_class(job.arguments, worker)) for job in jobs]
     plain = [job for job in jobs if job.at is None and not job.rows]
     with store.borrowed() as connection:
         for call in _push_calls(store.keys, identifier, plain):
@@ -316,6 +323,12 @@ def _ended_jids(store: Store, identifier: str) -> Iterator[list[str]]:
     while jids := store.call("ZRANGE", store.keys.task_ended(identifier), start, start + PAGE_SIZE - 1):
         yield [jid.decode(errors="replace") for jid in jids]
         start += PAGE_SIZE
+
+
+def _with_class(arguments: str | bytes, worker: str) -> bytes:
+    """Return the arguments of a job as its event keeps them; "" where they are not kept."""
+    raw = arguments.encode() if isinstance(arguments, str) else arguments
+    return b"%b\n%b" % (raw, worker.encode(errors="replace")) if raw else b""
 
 
 def _push_calls(keys: Keys, identifier: str, jobs: Sequence[TaskJob]) -> Iterator[Call]:

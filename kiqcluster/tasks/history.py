@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields as fields_of
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sql
@@ -60,6 +61,7 @@ EVENTS = sql.Table(
     sql.Column("params", sql.Text),
     sql.Column("added_messages", sql.Text, nullable=False),
     sql.Column("read_at", sql.BigInteger, nullable=False),
+    sql.Column("worker_name", sql.Text),  # as TaskEvent.worker
 )
 COLUMN_OF = {"worker": "worker_name", "parent": "parent_id"}  # of a field of TaskStatus, where it has another name
 
@@ -77,6 +79,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX kiq_events_of_task ON kiq_events (task_id, status)",
         "CREATE INDEX kiq_tasks_by_time ON kiq_tasks (created_at)",
     ),
+    ("ALTER TABLE kiq_events ADD COLUMN worker_name TEXT",),
 )
 
 
@@ -149,7 +152,8 @@ class TaskHistory:
             for row in connection.execute(query).mappings():
                 params, messages = row["params"], row["added_messages"][1:-1]
                 raw = None if params is None else params.encode()
-                yield read_event(StoredEvent(row["job_id"], row["status"], raw, messages.encode()))
+                event = read_event(StoredEvent(row["job_id"], row["status"], raw, messages.encode()))
+                yield replace(event, worker=row["worker_name"])
 
     def _copy_task(self, store: Store, identifier: str, score: str) -> tuple[int, bool]:
         """Copy the changes of a task; return how many rows were written, and whether these were all."""
@@ -187,14 +191,16 @@ def _task_row(status: TaskStatus, read_at: int) -> dict[str, Any]:
 
 
 def _event_row(task: str, event: StoredEvent, read_at: int) -> dict[str, Any]:
-    messages = ruby_json.encode(list(read_event(event).messages)).decode()
+    read = read_event(event)
+    messages = ruby_json.encode(list(read.messages)).decode()
     return {
         "job_id": event.jid,
         "task_id": task,
         "status": event.status,
-        "params": event.arguments.decode(errors="replace") if event.arguments else None,
+        "params": event.arguments.partition(b"\n")[0].decode(errors="replace") if event.arguments else None,
         "added_messages": messages,
         "read_at": read_at,
+        "worker_name": read.worker,
     }
 
 

@@ -30,13 +30,15 @@ class TaskEvent:
     """A job of a task.
 
     status: enqueue, working, finish, failed or error.  params: its arguments; None where they are not kept, because
-    they are large or encrypted.  messages: of all its runs, the oldest first.
+    they are large or encrypted.  messages: of all its runs, the oldest first.  worker: its class, "" for that of the
+    task, None where it is not kept, as by older releases; `TaskStatus.class_of` tells it.
     """
 
     jid: str
     status: str
     params: JSON
     messages: tuple[str, ...]
+    worker: str | None = None
 
     def as_json(self) -> dict[str, JSON]:
         """Return the job as a front end gets it."""
@@ -102,6 +104,10 @@ class TaskStatus:
             return "succeeded"
         return "complete" if self.is_complete else "open" if self.is_open else "running"
 
+    def class_of(self, event: TaskEvent) -> str:
+        """Return the class of a job of this task, "" where nobody has kept it."""
+        return self.worker if event.worker == "" else event.worker or ""
+
     def as_json(self) -> dict[str, JSON]:
         """Return the status as a front end gets it; times are epoch seconds."""
         document: dict[str, JSON] = {name: getattr(self, name) for name in DOCUMENTED}
@@ -145,7 +151,9 @@ def read_event(stored: StoredEvent) -> TaskEvent:
     """Return a job of a task; what is not JSON is left out."""
     messages = _decoded(b"[%b]" % (stored.messages or b""))
     texts = messages if isinstance(messages, list) else []
-    return TaskEvent(stored.jid, stored.status, _decoded(stored.arguments), tuple(map(_message, texts)))
+    arguments, newline, name = (stored.arguments or b"").partition(b"\n")
+    worker = name.decode(errors="replace") if newline else None
+    return TaskEvent(stored.jid, stored.status, _decoded(arguments), tuple(map(_message, texts)), worker)
 
 
 def _message(value: JSON) -> str:

@@ -3,7 +3,8 @@
 GET /tasks/<id>.json    the document of TaskStatus.as_json, in one round trip to Redis
 
 It is mounted in a web framework's routes, or served by itself.  Who knows the id of a task may read it, unless
-`authorize` says otherwise: ids are random, 96 bits.
+`authorize` says otherwise: ids are random, 96 bits.  Arguments of failures are filtered as in logs, unless
+`show_arguments` shows more.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from kiqcluster.application.argument_filter import HIDDEN_ARGUMENT, filtered
+from kiqcluster.application.registry import current_registry
 from kiqcluster.errors import RedisUnavailable, ReplyLost, TaskEnded
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
+from kiqcluster.tasks.records import TaskEvent, TaskStatus
 from kiqcluster.tasks.task import Task
 
 __all__ = ["status_app"]
@@ -27,17 +31,25 @@ RETRY_SECONDS = "2"
 Environ = dict[str, Any]
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 Application = Callable[[Environ, StartResponse], Iterable[bytes]]
+ShowArguments = Callable[[str, list[JSON]], JSON]
 
 
-def status_app(authorize: Callable[[Environ], bool] | None = None, *, store: Store | None = None) -> Application:
+def status_app(
+    authorize: Callable[[Environ], bool] | None = None,
+    *,
+    store: Store | None = None,
+    show_arguments: ShowArguments | None = None,
+) -> Application:
     """Return the application.
 
     authorize: called with the environment of each request; False answers 403.  store: with the tasks; None means the
-    configured one, at the first request.
+    configured one, at the first request.  show_arguments: called with class and arguments of each failure whose
+    arguments are kept, "" for a class that nobody has kept; returns the `params` of its document.  None: numbers, and
+    what the class declares by `loggable_arguments` where it is known in this process; "[FILTERED]" for others.
     """
 
     def application(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        status, document = _answer(environ, authorize, store)
+        status, document = _answer(environ, authorize, store, show_arguments)
         body = ruby_json.encode(document)
         headers = [
             ("Content-Type", "application/json"),
@@ -55,7 +67,7 @@ def status_app(authorize: Callable[[Environ], bool] | None = None, *, store: Sto
 
 
 def _answer(
-    environ: Environ, authorize: Callable[[Environ], bool] | None, store: Store | None
+    environ: Environ, authorize: Callable[[Environ], bool] | None, store: Store | None, show: ShowArguments | None
 ) -> tuple[str, dict[str, JSON]]:
     """Return status line and document of a request."""
     if environ.get("REQUEST_METHOD", "GET") not in ("GET", "HEAD"):
@@ -66,8 +78,23 @@ def _answer(
     if authorize is not None and not authorize(environ):
         return "403 Forbidden", {"error": "not allowed"}
     try:
-        return "200 OK", Task(found[1], store or current_setup().current_store()).status().as_json()
+        status = Task(found[1], store or current_setup().current_store()).status()
     except TaskEnded:
         return "404 Not Found", {"error": "there is no such task; it may have expired"}
     except (RedisUnavailable, ReplyLost):
         return "503 Service Unavailable", {"error": "Redis does not answer; ask again"}
+    failures: list[JSON] = [{**each.as_json(), "params": _params(status, each, show)} for each in status.failures]
+    return "200 OK", {**status.as_json(), "failures": failures}
+
+
+def _params(status: TaskStatus, event: TaskEvent, show: ShowArguments | None) -> JSON:
+    """Return what is shown of the arguments of a job, None where they are not kept."""
+    if not isinstance(event.params, list):
+        return None
+    name = status.class_of(event)
+    if show is not None:
+        return show(name, event.params)
+    try:
+        return filtered(event.params, {}, current_registry().get(name) if name else None)
+    except (ValueError, TypeError, RecursionError):  # what somebody else has written
+        return HIDDEN_ARGUMENT

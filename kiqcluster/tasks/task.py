@@ -157,7 +157,7 @@ class Task:
         rows = list(rows)
         prepared = self._prepared(label, definition, options, rows)
         jobs = [each for each in prepared if each is not None]
-        refused = stored.push_jobs(self._store, self.id, jobs, _replicas(definition))
+        refused = stored.push_jobs(self._store, self.id, jobs, _replicas(definition), worker=label)
         return [None if each is None or each.jid in refused else each.jid for each in prepared]
 
     def status(self, most_failures: int = MAX_FAILURES) -> TaskStatus:

@@ -77,3 +77,51 @@ def test_it_says_when_redis_is_away(own_server: RedisServer, registry: object) -
     code, headers, document = ask(app, f"/tasks/{'0' * 24}.json")
 
     assert (code, headers["Retry-After"], "ask again" in document["error"]) == (503, "2", True)
+
+
+class TestArguments:
+    @pytest.fixture
+    def mixed(self, store: Store, setup: Setup) -> Task:
+        """A task of a class that shows its argument, with a job of one that does not."""
+
+        @job(name="Public", loggable_arguments=[0])
+        def public(text: str) -> None: ...
+
+        @job(name="Secret")
+        def secret(text: str, number: int) -> None: ...
+
+        made = Task.create("import", public, [["Rome"]])
+        made.add(secret, [["hunter2", 7]])
+        made.mark([event.jid for event in made.events()], "failed")
+        return made
+
+    def shown(self, app: Application, task: Task) -> list[Any]:
+        document = ask(app, f"/tasks/{task.id}.json")[2]
+        return sorted((each["params"] for each in document["failures"]), key=str)
+
+    def test_they_are_filtered_as_in_logs_by_the_class_of_each_job(self, mixed: Task) -> None:
+        assert self.shown(status_app(), mixed) == [["Rome"], ["[FILTERED]", 7]]
+
+    def test_the_application_may_show_more_or_less(self, mixed: Task) -> None:
+        app = status_app(show_arguments=lambda name, arguments: f"{name} of {arguments[0]}")
+
+        assert self.shown(app, mixed) == ["Public of Rome", "Secret of hunter2"]
+
+    def test_of_a_job_whose_class_an_earlier_release_has_not_kept_numbers_are_shown(self, mixed: Task) -> None:
+        store = mixed._store
+        for event in mixed.events():
+            store.call("HSET", store.keys.task(mixed.id), f"p{event.jid}", b'["Oslo",5]')
+
+        assert self.shown(status_app(), mixed) == [["[FILTERED]", 5]] * 2
+        assert self.shown(status_app(show_arguments=lambda name, _: name), mixed) == ["", ""]
+
+    @pytest.mark.parametrize("raw", [b"{}", b'"x"', b"[", b"\n", b"\nSecret", b'["x"]\n\xff\xfe'])
+    def test_what_somebody_else_has_written_is_not_shown(self, mixed: Task, raw: bytes) -> None:
+        store = mixed._store
+        for event in mixed.events():
+            store.call("HSET", store.keys.task(mixed.id), f"p{event.jid}", raw)
+
+        code, _, document = ask(status_app(), f"/tasks/{mixed.id}.json")
+
+        assert code == 200
+        assert all(each["params"] in (None, ["[FILTERED]"], "[FILTERED]") for each in document["failures"])

@@ -799,3 +799,41 @@ def test_a_task_event_needs_both_keys(row: JobFunction[..., Any], worker: Worker
         assert isinstance(worker.run(), Done)
 
     assert counts(task) == {"enqueue": 1}
+
+
+class TestClassOfAJob:
+    def test_it_is_kept_where_it_is_not_that_of_the_task(self, store: Store, row: JobFunction[..., Any]) -> None:
+        @job(name="Other")
+        def other(number: int) -> None: ...
+
+        @job(name="Once", deduplicate="until_executed")
+        def other_once(number: int) -> None: ...
+
+        task = Task.create("import", row, [[1]])
+        task.add(other, [[2]])
+        task.add(other_once, [[3]])  # by another script
+        task.add("Ruby::Row", [[4]], queue="ruby")
+        status = task.status()
+
+        found = {event.params[0]: status.class_of(event) for event in task.events()}
+
+        assert found == {1: status.worker, 2: "Other", 3: "Once", 4: "Ruby::Row"}
+        assert status.worker
+
+    def test_an_open_task_has_that_of_each_job(self, store: Store, row: JobFunction[..., Any]) -> None:
+        with Task.open("several") as task:
+            task.add(row, [[1]])
+
+        (event,) = task.events()
+
+        assert task.status().class_of(event) == "handle_row"
+        assert event.params == [1]
+
+    def test_an_earlier_release_has_not_kept_it(self, store: Store, row: JobFunction[..., Any]) -> None:
+        task = Task.create("import", row, [[1]])
+        (event,) = task.events()
+        store.call("HSET", store.keys.task(task.id), f"p{event.jid}", b"[1]")
+
+        (early,) = task.events()
+
+        assert (early.params, early.worker, task.status().class_of(early)) == ([1], None, "")

@@ -8,7 +8,7 @@
 --   cancelled            number of the jobs in `error` that were dropped because the task was cancelled
 --   open, lacking        number of child tasks that are not complete; that are complete without success
 --   on_complete, on_success, on_death                  "<queue> NUL <payload>" of the callbacks
---   ":<jid>" status of a job   "p<jid>" its arguments   "m<jid>" its messages: JSON values, with commas between them
+--   ":<jid>" status of a job   "p<jid>" its arguments: JSON, newline, its class   "m<jid>" its messages: JSON values, with commas between them
 --   "c:<id>"  state of a child task: open, lacking or done
 -- kiq:task:<id>:children  set ids of the child tasks
 -- kiq:task:<id>:ended  zset   jids of the jobs in `failed` and `error` by when, epoch seconds

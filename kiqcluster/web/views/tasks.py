@@ -12,6 +12,7 @@ from typing import Any
 from werkzeug.exceptions import NotFound
 
 from kiqcluster.api import JobRecord
+from kiqcluster.application.argument_filter import HIDDEN_ARGUMENT
 from kiqcluster.errors import TaskEnded
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.ruby_json import JSON
@@ -99,11 +100,14 @@ def _status(context: Context, task: Task) -> TaskStatus:
 def _arguments(context: Context, status: TaskStatus, event: TaskEvent) -> str:
     """Return the arguments of a job of a task, as those of a job are shown.
 
-    The class is that of the task: one that was opened for jobs of several kinds has none, and shows numbers only.
+    Of a job whose class nobody has kept, numbers only; nothing where the hook of the application decides by the class.
     """
     if not isinstance(event.params, list):
         return NO_ARGUMENTS
-    payload: dict[str, JSON] = {"class": status.worker or "-", "args": event.params, "jid": event.jid}
+    name = status.class_of(event)
+    if not name and context.formatter is not None:
+        return HIDDEN_ARGUMENT
+    payload: dict[str, JSON] = {"class": name or "-", "args": event.params, "jid": event.jid}
     try:
         return context.arguments(JobRecord(ruby_json.encode(payload)))
     except ValueError:  # what no payload can hold

@@ -242,6 +242,44 @@ class TestTasks:
 
         assert "HandleRow of Bob" in text
 
+    @pytest.fixture
+    def mixed(self, store: Store, row: JobFunction[..., Any]) -> Task:
+        """A task of a class that shows an argument, with a job of one that does not."""
+
+        @job(name="Secret")
+        def secret(text: str) -> None: ...
+
+        made = Task.create("import", row, [["Rome", "Bob"]])
+        made.add(secret, [["hunter2"]])
+        made.mark([event.jid for event in made.events()], "failed")
+        return made
+
+    def test_arguments_are_filtered_by_the_class_of_each_job(self, store: Store, mixed: Task) -> None:
+        text = words(Site(store).get(f"/tasks/{mixed.id}").text)
+
+        assert '"Rome", [FILTERED]' in text
+        assert "hunter2" not in text
+
+    def test_the_hook_is_told_the_class_of_each_job(self, store: Store, mixed: Task) -> None:
+        text = Site(store, format_arguments=lambda name, args: f"{name} of {args[-1]}").get(f"/tasks/{mixed.id}").text
+
+        assert "HandleRow of Bob" in text
+        assert "Secret of hunter2" in text
+
+    def test_a_job_whose_class_an_earlier_release_has_not_kept_shows_numbers_and_is_not_for_the_hook(
+        self, store: Store, mixed: Task
+    ) -> None:
+        for event in mixed.events():
+            store.call("HSET", store.keys.task(mixed.id), f"p{event.jid}", b'["hunter2",987654321]')
+
+        plain = words(Site(store).get(f"/tasks/{mixed.id}").text)
+        hooked = words(Site(store, format_arguments=lambda name, args: str(args)).get(f"/tasks/{mixed.id}").text)
+
+        assert plain.count("[FILTERED], 987654321") == 2
+        assert hooked.count("[FILTERED]") == 2
+        assert "hunter2" not in plain + hooked
+        assert "987654321" not in hooked
+
     def test_the_list_shows_counts_and_a_bar_and_children_are_linked(
         self, store: Store, worker: Worker, row: JobFunction[..., Any]
     ) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from werkzeug.exceptions import Conflict, Forbidden, NotFound
 
 from kiqcluster.api import Queue
-from kiqcluster.api.bulk import BulkAction, ask, bulk_actions, cancel, read_bulk, resume, start
+from kiqcluster.api.bulk import BulkAction, Selection, ask, bulk_actions, cancel, read_bulk, resume, start
 from kiqcluster.api.bulk.sources import MAX_DISTANCE_JOBS
 from kiqcluster.errors import UsageError
 from kiqcluster.process.runtime import current_setup
@@ -26,7 +26,7 @@ from kiqcluster.web.routing import Action, Done, Page
 from kiqcluster.web.views.filters import read_strict_filter, read_target, words_of
 from kiqcluster.web.views.set_kinds import QUEUE, SETS, VERBS, QueueKind, SetKind, Verb, kind_of
 
-__all__ = ["ACTIONS", "PAGES"]
+__all__ = ["ACTIONS", "PAGES", "begin_to_delete"]
 
 STATES = {
     "counting": (message("counting"), ""),
@@ -102,6 +102,15 @@ def ask_for(kind: SetKind | QueueKind, verb: Verb, context: Context) -> Done:
         context.url("bulk", id=made),
         target=f"{verb.name} {' '.join((kind.name, *context.route.values()))} {dict(chosen.fields) or 'all'} {made}",
     )
+
+
+def begin_to_delete(context: Context, queue: Queue) -> str:
+    """Begin to delete all jobs that a queue has now, which somebody has confirmed; return the id.  Raises Conflict."""
+    _check_room(context)
+    made = ask(context.store, queue, "delete", Selection(), by=context.user.name, clock=context.clock)
+    start(context.store, made, context.clock)
+    _run(context, made)
+    return made
 
 
 def begin(context: Context) -> Done:

@@ -3,6 +3,8 @@
 /queues           a row for each queue
 /queues/<name>    its jobs, those that are fetched next first, by a filter.  A page begins behind jobs, not at a number:
                   they move up while others fetch
+
+Clear is a bulk action (bulk): the jobs that are there when it is confirmed go, slice by slice.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from kiqcluster.web.context import Context
 from kiqcluster.web.i18n import message
 from kiqcluster.web.routing import Action, Done, Page, Question
 from kiqcluster.web.users import Role
+from kiqcluster.web.views.bulk import begin_to_delete
 from kiqcluster.web.views.entries import find_several
 from kiqcluster.web.views.filters import Filter, read_filter, read_target
 from kiqcluster.web.views.set_kinds import QUEUE, VERBS, Verb
@@ -153,11 +156,11 @@ def ask_to_clear(context: Context) -> Question:
 
 
 def clear(context: Context) -> Done:
-    """Delete all jobs of a queue."""
-    name = context.route["queue"]
-    count = Queue(name, store=context.store).clear()
-    text = context.ngettext("%(count)s job was deleted.", "%(count)s jobs were deleted.", count)
-    return Done(text, context.url("queues"), target=f"{name} ({count})")
+    """Delete all jobs of a queue as a bulk action, which releases their locks and tells their tasks."""
+    queue = Queue(context.route["queue"], store=context.store)
+    count, made = len(queue), begin_to_delete(context, queue)
+    text = context.gettext(message("It has begun."))
+    return Done(text, context.url("bulk", id=made), target=f"{queue.name} ({count}) {made}")
 
 
 def ask_to_delete(context: Context) -> Question:

@@ -45,8 +45,9 @@ def clear(site: LiveSite, watched: Watched) -> None:
     assert queued_numbers(site.store, QUEUE) == [0, 1, 2]
     watched.confirm()
 
-    assert queued_numbers(site.store, QUEUE) == []
-    assert "3 jobs were deleted" in watched.message()
+    wait_until(lambda: queued_numbers(site.store, QUEUE) == [], "the jobs to be deleted")
+    watched.page.reload()
+    assert "3 jobs were deleted" in watched.page.inner_text("main")
 
 
 def delete_job(site: LiveSite, watched: Watched) -> None:

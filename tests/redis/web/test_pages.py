@@ -282,6 +282,15 @@ class TestQueues:
         assert "Delete 60 jobs of the queue default for good?" in asked.text
         assert len(queued_numbers(full)) == 60
 
+    def test_clearing_deletes_all_jobs_and_says_how_many(self, full: Store) -> None:
+        site = Site(full)
+
+        answer = site.post("/queues/default/clear")
+
+        assert queued_numbers(full) == []
+        assert "60 jobs were deleted." in site.get(answer.headers["Location"]).text
+        assert site.events[0][1]["target"].startswith("default (60) ")
+
 
 class TestSets:
     def test_selected_entries_are_retried_and_the_next_page_says_how_many(self, full: Store) -> None:

@@ -7,9 +7,12 @@ from html import unescape
 
 import pytest
 
+from kiqcluster import job as job_function
 from kiqcluster.api.bulk import read_bulk
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
+from kiqcluster.tasks import Task
 from kiqcluster.web import Role
 from tests.kit import RedisServer
 from tests.redis.web.site import CountingStore, Site, entry_keys
@@ -145,3 +148,30 @@ def test_an_action_on_selected_jobs_leads_back_to_the_filter(site: Site) -> None
 
     assert answer.headers["Location"] == f"{PATH}?class=Red"
     assert queued_numbers(site.store, QUEUE) == list(range(1, 9))
+
+
+def test_clearing_releases_locks_and_ends_the_jobs_in_their_tasks(site: Site, registry: object) -> None:
+    @job_function(deduplicate="until_executed")
+    def once(number: int) -> None: ...
+
+    @job_function
+    def row(number: int) -> None: ...
+
+    first = once.perform_async(1)
+    task = Task.create("import", row, [[1], [2]])
+
+    site.post("/queues/default/clear")
+
+    assert queued_numbers(site.store) == []
+    assert (task.status().error, task.status().is_complete) == (2, True)
+    assert once.perform_async(1) not in (first, None)
+    assert len(queued_numbers(site.store)) == 1
+
+
+def test_clearing_leaves_alone_what_comes_later(site: Site) -> None:
+    later = SystemClock.now() + 3_600
+    push_payloads(site.store, [job(1), job(2, enqueued_at=later)])
+
+    site.post("/queues/default/clear")
+
+    assert queued_numbers(site.store) == [2]

@@ -40,7 +40,7 @@ from kiqcluster.web.routing import CONFIRMED, Action, Done, Download, Page, Tabl
 from kiqcluster.web.security import guard
 from kiqcluster.web.settings import WebSettings, read_settings
 from kiqcluster.web.templating import encode_page, render
-from kiqcluster.web.users import FAILURES, FAILURES_PER_SECOND, Authorize, Gate, Role, User
+from kiqcluster.web.users import Authorize, Gate, Role, User
 
 __all__ = ["MAX_REQUEST_BYTES", "StartResponse", "WebApp", "create_app"]
 
@@ -118,8 +118,7 @@ class WebApp:
         self.bulk = BulkRunner(shown, are_arguments_json=formatter is None, clock=clock)
         self._costly = RateLimit(clock, COSTLY, COSTLY_PER_SECOND)
         self._downloads = DownloadLimit(MAX_DOWNLOADS)
-        failures = RateLimit(clock, FAILURES, FAILURES_PER_SECOND)
-        self.gate = Gate(authorize, settings.users, settings.tokens, failures)
+        self.gate = Gate(authorize, settings.users, settings.tokens, clock)
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         """Answer a request (WSGI)."""

@@ -23,10 +23,11 @@ from werkzeug.exceptions import Forbidden, TooManyRequests, Unauthorized
 from werkzeug.security import check_password_hash, generate_password_hash
 from werkzeug.wrappers import Request
 
+from kiqcluster.process.clock import Clock
 from kiqcluster.web.i18n import message
 from kiqcluster.web.rate_limit import RateLimit
 
-__all__ = ["FAILURES", "FAILURES_PER_SECOND", "Authorize", "Credential", "Gate", "Role", "User", "is_loopback"]
+__all__ = ["Authorize", "Credential", "Gate", "Role", "User", "is_loopback"]
 
 CHALLENGE = WWWAuthenticate("basic", {"realm": "kiqcluster", "charset": "UTF-8"})
 FORWARDED = re.compile(
@@ -39,7 +40,9 @@ OLD_PROTOCOLS = (
     "HTTP/1.0",
 )  # no browser's; nginx speaks to what is behind it so, unless it is told otherwise
 MAX_KNOWN_PASSWORDS = 1_000  # that were checked lately: a hash takes some 50 ms on purpose
-FAILURES, FAILURES_PER_SECOND = 10.0, 0.2  # wrong credentials from one address
+FAILURES, FAILURES_PER_SECOND = 10.0, 0.2  # wrong credentials of one name from one address
+ADDRESS_FAILURES, ADDRESS_FAILURES_PER_SECOND = 100.0, 1.0  # of all names together: many people may share a proxy's
+MAX_KEY_CHARACTERS = 100  # of a name, in a key of the limit
 
 
 class Role(IntEnum):
@@ -75,16 +78,20 @@ class Credential:
 
 
 class Gate:
-    """Says who asks.  Thread-safe: a dict is read and written in single steps."""
+    """Says who asks.  Thread-safe: a dict is read and written in single steps.
+
+    Wrong credentials are counted by name and address, so that one who guesses keeps no other name out; and by address
+    with a larger limit, for one who guesses names as well.  A password that was right lately is not held up.
+    """
 
     def __init__(
-        self, authorize: Authorize | None, users: Sequence[Credential], tokens: Sequence[Credential], limit: RateLimit
+        self, authorize: Authorize | None, users: Sequence[Credential], tokens: Sequence[Credential], clock: Clock
     ) -> None:
-        """limit: of failures by address."""
         self._authorize = authorize
         self._users = {each.name: each for each in users}
         self._tokens = tokens
-        self._limit = limit
+        self._failures = RateLimit(clock, FAILURES, FAILURES_PER_SECOND)
+        self._address_failures = RateLimit(clock, ADDRESS_FAILURES, ADDRESS_FAILURES_PER_SECOND)
         self._known: dict[bytes, User] = {}
         self._key = secrets.token_bytes(32)
         self._no_user = generate_password_hash(secrets.token_hex()) if users else ""
@@ -116,18 +123,19 @@ class Gate:
         if given is None:
             raise Unauthorized(message("A name and a password, or a token, are needed."), www_authenticate=CHALLENGE)
         address = request.remote_addr or ""
+        name = (given.username or "")[:MAX_KEY_CHARACTERS] if given.type == "basic" else ""
+        buckets = ((self._failures, f"{address}|{name}"), (self._address_failures, address))
         user = None
         if given.type == "bearer":
             user = self._by_token(given.token or "")
         elif given.type == "basic" and (known := self._remembered(given.username or "", given.password or "")):
             user = known
         elif given.type == "basic":
-            if self._limit.wait(address) > 0:
-                raise TooManyRequests(message("Too many wrong credentials; wait a minute."))
+            _hold_up(max(limit.wait(key) for limit, key in buckets))
             user = self._by_password(given.username or "", given.password or "")
         if user is None:
-            if self._limit.take(address) > 0:
-                raise TooManyRequests(message("Too many wrong credentials; wait a minute."))
+            for limit, key in buckets:
+                _hold_up(limit.take(key))
             raise Unauthorized(message("These credentials are not valid."), www_authenticate=CHALLENGE)
         return user
 
@@ -153,6 +161,13 @@ class Gate:
 
     def _digest(self, name: str, password: str) -> bytes:
         return hmac.digest(self._key, f"{len(name)}:{name}:{password}".encode(errors="replace"), "sha256")
+
+
+def _hold_up(seconds: float) -> None:
+    """Raise TooManyRequests for whoever has to wait."""
+    if seconds > 0:
+        words = message("Too many wrong credentials; wait a minute.")
+        raise TooManyRequests(words, retry_after=int(seconds) + 1)
 
 
 def checked(user: object) -> User:

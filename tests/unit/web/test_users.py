@@ -136,6 +136,76 @@ class TestCredentials:
         assert guess("10.0.0.7", "wrong") == 401
 
 
+class TestGuesses:
+    """From one address, which many people may share."""
+
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        return ManualClock()
+
+    @pytest.fixture
+    def client(self, clock: ManualClock) -> Client:
+        known = generate_password_hash("bobs", "pbkdf2:sha256:1000")
+        users = [
+            *SETTINGS["users"],
+            *(f"{name} view {known}" for name in ("bob", *(f"user-{at}" for at in range(101)))),
+        ]
+        return Client(create_app(store=Store(NOBODY), settings={**SETTINGS, "users": users}, clock=clock))
+
+    def guess(self, client: Client, name: str, password: str, address: str = "10.0.0.7") -> int:
+        environ = {"REMOTE_ADDR": address}
+        return client.get("/", headers=basic(name, password), environ_base=environ).status_code
+
+    @pytest.mark.parametrize("guessed", ["eve", "ada", ""])
+    def test_those_of_one_name_keep_no_other_name_out(self, client: Client, guessed: str) -> None:
+        assert [self.guess(client, guessed, f"{at}") for at in range(12)] == [401] * 10 + [429] * 2
+
+        assert self.guess(client, "bob", "wrong") == 401
+        assert self.guess(client, "bob", "bobs") == LET_IN
+
+    def test_those_of_tokens_keep_no_name_out(self, client: Client) -> None:
+        headers, environ = {"Authorization": "Bearer wrong"}, {"REMOTE_ADDR": "10.0.0.7"}
+        codes = [client.get("/", headers=headers, environ_base=environ).status_code for _ in range(200)]
+
+        assert codes == [401] * 10 + [429] * 190
+        assert self.guess(client, "bob", "bobs") == LET_IN
+
+    def test_those_of_many_names_are_slowed_down_for_their_address(self, client: Client, clock: ManualClock) -> None:
+        assert [self.guess(client, f"user-{at}", "x") for at in range(100)] == [401] * 100
+
+        assert self.guess(client, "user-100", "x") == 429
+        assert self.guess(client, "bob", "bobs") == 429
+        assert self.guess(client, "bob", "bobs", "10.0.0.8") == LET_IN
+        clock.time += 60
+        assert [self.guess(client, f"user-{at}", "x") for at in range(70)] == [401] * 60 + [429] * 10
+
+    def test_a_name_is_guessed_at_five_seconds_each_however_long_it_goes_on(
+        self, client: Client, clock: ManualClock
+    ) -> None:
+        codes = []
+        for at in range(300):
+            codes.append(self.guess(client, "ada", f"{at}"))
+            clock.time += 1
+
+        assert codes.count(401) <= 10 + 300 / 5
+        assert set(codes) == {401, 429}
+
+    def test_a_password_that_was_right_lately_is_not_held_up(self, client: Client) -> None:
+        assert self.guess(client, "bob", "bobs") == LET_IN
+        for at in range(12):
+            self.guess(client, "bob", f"{at}")
+
+        assert self.guess(client, "bob", "bobs") == LET_IN
+
+    def test_who_has_to_wait_is_told_for_how_long(self, client: Client) -> None:
+        for at in range(10):
+            self.guess(client, "bob", f"{at}")
+
+        answer = client.get("/", headers=basic("bob", "bobs"), environ_base={"REMOTE_ADDR": "10.0.0.7"})
+
+        assert (answer.status_code, 1 <= int(answer.headers["Retry-After"]) <= 6) == (429, True)
+
+
 class TestAuthorize:
     def test_the_hook_alone_decides(self) -> None:
         assert ask("10.0.0.7", authorize=lambda _: User("ada", Role.VIEW)) == LET_IN

@@ -159,6 +159,29 @@ class TestChanging:
         assert [each.name for each in Queue.all()] == ["other"]
         assert queue.is_paused()
 
+    def test_only_an_empty_queue_is_forgotten(self, queue: Queue, store: Store) -> None:
+        fill_queue(store, range(2))
+        move_to_wake_list(store, 1)
+        assert not queue.forget()
+        assert [each.name for each in Queue.all()] == ["default"]
+
+        pop_jobs(store, 1)
+        assert not queue.forget()
+        store.call("DEL", store.keys.wake("default"))
+
+        assert queue.forget()
+        assert Queue.all() == []
+
+    def test_a_queue_that_somebody_pushes_to_meanwhile_is_not_forgotten(
+        self, queue: Queue, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Queue, "__len__", lambda _: 0)  # as it was a moment ago
+        fill_queue(store, range(2))
+
+        assert not queue.forget()
+
+        assert [each.name for each in Queue.all()] == ["default"]
+
     def test_a_job_is_deleted_by_its_bytes_and_once(self, queue: Queue, store: Store) -> None:
         fill_queue(store, range(5))
         move_to_wake_list(store, 2)

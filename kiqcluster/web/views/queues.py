@@ -1,4 +1,4 @@
-"""Queues: what waits where, for how long, who listens; pause, resume, clear; the jobs of one queue: delete, move.
+"""Queues: what waits where, for how long, who listens; pause, resume, clear, forget; jobs of one queue: delete, move.
 
 /queues           a row for each queue
 /queues/<name>    its jobs, those that are fetched next first, by a filter.  A page begins behind jobs, not at a number:
@@ -142,6 +142,16 @@ def resume(context: Context) -> Done:
     return Done(context.gettext(text), _back(context), target=name)
 
 
+def forget(context: Context) -> Done:
+    """Take an empty queue off the list."""
+    queue = Queue(context.route["queue"], store=context.store)
+    if not queue.forget():
+        text = message("The queue has jobs, so it stays in the list.")
+        return Done(context.gettext(text), _back(context), target=queue.name, has_failed=True)
+    text = message("The queue is not in the list any more. Its next job puts it back.")
+    return Done(context.gettext(text), context.url("queues"), target=queue.name)
+
+
 def ask_to_clear(context: Context) -> Question:
     """Ask, with the count."""
     name = context.route["queue"]
@@ -220,6 +230,7 @@ PAGES = (
 ACTIONS = (
     Action("queue_pause", "/queues/<name:queue>/pause", pause),
     Action("queue_resume", "/queues/<name:queue>/resume", resume),
+    Action("queue_forget", "/queues/<name:queue>/forget", forget),
     Action("queue_clear", "/queues/<name:queue>/clear", clear, role=Role.ADMIN, question=ask_to_clear),
     Action("queue_delete", "/queues/<name:queue>/delete", delete_jobs, question=ask_to_delete),
     Action("queue_move", "/queues/<name:queue>/move", move_jobs),

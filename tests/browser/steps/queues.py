@@ -50,6 +50,16 @@ def clear(site: LiveSite, watched: Watched) -> None:
     assert "3 jobs were deleted" in watched.page.inner_text("main")
 
 
+def forget(site: LiveSite, watched: Watched) -> None:
+    site.store.call("SADD", site.store.keys.queues, QUEUE)
+    watched.open(f"/queues/{QUEUE}")
+
+    watched.press("Remove from the list")
+
+    assert site.store.call("SISMEMBER", site.store.keys.queues, QUEUE) == 0
+    assert "not in the list any more" in watched.message()
+
+
 def delete_job(site: LiveSite, watched: Watched) -> None:
     go_to_queue(site, watched)
 
@@ -98,6 +108,7 @@ STEPS = {
     "queue_pause": pause,
     "queue_resume": resume,
     "queue_clear": clear,
+    "queue_forget": forget,
     "queue_delete": delete_job,
     "queue_bulk_delete": partial(ask_for_all, "delete"),
     "queue_bulk_move": partial(ask_for_all, "move"),

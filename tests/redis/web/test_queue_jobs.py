@@ -175,3 +175,18 @@ def test_clearing_leaves_alone_what_comes_later(site: Site) -> None:
     site.post("/queues/default/clear")
 
     assert queued_numbers(site.store) == [2]
+
+
+def test_only_an_empty_queue_leaves_the_list(site: Site) -> None:
+    fill(site.store, 2)
+    kept = site.post(f"{PATH}/forget")
+    assert (kept.headers["Location"], site.events[0][1]["result"]) == (PATH, "failed")
+    assert queued_numbers(site.store, QUEUE) == [0, 1]
+    assert QUEUE in site.get("/queues").text
+    assert "Remove from the list" not in site.get(PATH).text
+
+    site.post(f"{PATH}/clear")
+    assert "Remove from the list" in site.get(PATH).text
+    site.post(f"{PATH}/forget")
+
+    assert site.store.call("SISMEMBER", site.store.keys.queues, QUEUE) == 0

@@ -13,6 +13,12 @@ def waiting(store: Store) -> Scene:
     return Scene({"queue": "mailers"})
 
 
+def empty(store: Store) -> Scene:
+    scene = waiting(store)
+    store.call("DEL", store.keys.queue("mailers"))
+    return scene
+
+
 def paused(store: Store) -> Scene:
     scene = waiting(store)
     store.call("SADD", store.keys.paused, "mailers")
@@ -37,6 +43,7 @@ SCENES = {
     "queue_pause": waiting,
     "queue_resume": paused,
     "queue_clear": waiting,
+    "queue_forget": empty,
     "queue_delete": one_job,
     "queue_move": one_job,
 }

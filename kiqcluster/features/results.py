@@ -6,7 +6,7 @@ read_result   what Redis keeps → Result
 | outcome                                           | state                                                       |
 |---------------------------------------------------|-------------------------------------------------------------|
 | Done                                              | done, with what `perform` returned                          |
-| Dead, Discard                                     | failed, with the error                                      |
+| Done with NormalFailure; Dead, Discard            | failed, with the error                                      |
 | Dropped                                           | dropped, with the reason                                    |
 | Retry, Requeue, Interrupted, Deferred, Parked     | none yet                                                    |
 
@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from kiqcluster.application.converters import plain
 from kiqcluster.application.registry import Definition, current_registry
-from kiqcluster.errors import CannotRun, class_name, message_of
+from kiqcluster.errors import CannotRun, NormalFailure, class_name, message_of
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.progress import Progress
 from kiqcluster.process.runtime import Run
@@ -107,6 +107,8 @@ def read_result(raw: bytes) -> Result:
 def kept_of(end: JobEnd) -> dict[str, JSON] | None:
     """Return what is kept of a job; None if it runs again."""
     match end.outcome:
+        case Done() if isinstance(end.failure, NormalFailure):
+            return {"state": "failed", **described(end.failure)}
         case Done():
             return {"state": "done", "value": end.returned}
         case Dead() as outcome:

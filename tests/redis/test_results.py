@@ -12,12 +12,16 @@ from typing import Any
 import pytest
 
 from kiqcluster import job
+from kiqcluster.application.registry import Registry
 from kiqcluster.client.handle import Handle
 from kiqcluster.client.result_waits import ResultWaits, aresult_of
-from kiqcluster.errors import JobFailed, RedisUnavailable, ReplyLost
+from kiqcluster.errors import JobFailed, NormalFailure, RedisUnavailable, ReplyLost
 from kiqcluster.process.clock import SystemClock
+from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.store import Store
+from tests.in_process_worker import Worker
 from tests.kit import RedisServer, wait_until
 from tests.proxy import Proxy
 
@@ -155,3 +159,20 @@ def test_the_thread_ends_with_its_store(redis_server: RedisServer) -> None:
     gc.collect()
 
     assert waits.join(SECONDS)
+
+
+def test_a_job_that_failed_in_the_sense_of_its_work_is_no_success(
+    store: Store, setup: Setup, registry: Registry
+) -> None:
+    @job(result_ttl=60)
+    def check_row(name: str) -> None:
+        raise NormalFailure(f"row {name} is empty")
+
+    handle = check_row.enqueue("7")
+    assert handle is not None
+
+    assert isinstance(Worker(store, setup, registry).run(), Done)
+
+    assert (handle.status().state, handle.status().error_message) == ("failed", "row 7 is empty")
+    with pytest.raises(JobFailed, match="row 7 is empty"):
+        handle.result(0)

@@ -187,8 +187,12 @@ class Client:
         argument_lists: Iterable[Sequence[JSON]],
         at: Any = None,
         definition: Definition | None = None,
+        jids: Sequence[Jid] | None = None,
     ) -> Sequence[Ready | None]:
-        """Return jobs as `enqueue_bulk` writes them, None for those that middleware stopped; the caller writes them."""
+        """Return jobs as `enqueue_bulk` writes them, None for those that middleware stopped; the caller writes them.
+
+        jids: of the jobs, None for new ones.
+        """
         check_queue_name(options["queue"])
         self._setup.current_config()  # sets the format of floats
         if isinstance(argument_lists, str | bytes | Mapping) or not isinstance(argument_lists, Iterable):
@@ -207,11 +211,10 @@ class Client:
             at is not None and self._tells_due_times()
         )
         if not current_stacks().client_of(definition) and not is_marked:
-            jobs = self._prepare_alike(name, options, lists, times, definition)
+            jobs = self._prepare_alike(name, options, lists, times, definition, jids)
         if jobs is None:
-            jobs = _each(
-                zip(lists, times, strict=True), lambda job: self._prepare(name, options, *job, definition=definition)
-            )
+            drafts = zip(lists, times, jids or repeat(None), strict=False)
+            jobs = _each(drafts, lambda job: self._prepare(name, options, *job, definition=definition))
         return jobs
 
     def _times(self, at: Any, count: int) -> list[float | None]:
@@ -316,6 +319,7 @@ class Client:
         lists: Sequence[list[JSON]],
         times: Sequence[float | None],
         definition: Definition | None,
+        jids: Sequence[Jid] | None = None,
     ) -> list[Ready] | None:
         """Return the jobs as `_prepare` would, prepared together, or None if they must be prepared one by one.
 
@@ -330,7 +334,7 @@ class Client:
             return None
         if not are_plain(lists):
             _each(lists, lambda arguments: self._check(name, arguments))
-        jids = new_jids(len(lists))
+        jids = jids or new_jids(len(lists))
         filled = stencil.fill(encoded, jids, times)
         largest = max(map(len, filled), default=0)
         if largest > MAX_PAYLOAD_BYTES or size_limiter.looks_at(self._setup.current_config(), largest):

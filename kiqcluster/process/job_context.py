@@ -76,6 +76,7 @@ class JobContext:
     progressed: tuple[float, float | None] | None = field(default=None, init=False, repr=False)  # done, total
     places: Any = field(default=None, init=False, repr=False)  # kept by limits
     iteration: Any = field(default=None, init=False, repr=False)  # where an iterable job is (features/iteration)
+    # tasks/added_jids keeps the rows here that the job has added to tasks: `added`, in vars(self)
 
     @property
     def jid(self) -> str:

@@ -109,6 +109,7 @@ def push_jobs(
 ) -> set[Jid]:
     """Push jobs of a task, and count them in it; return the jids of those that a guard has refused.
 
+    A job that the task knows already is left out, whatever has become of it.
     One round trip for 1 000 jobs or 10 MB, two where some have rows or a time.  May be sent again.
     Raises TaskEnded, NotReplicated, StoreError.  worker: the class of the jobs, "" for that of the task.
     """
@@ -353,7 +354,12 @@ def _push_guarded(connection: Connection, keys: Keys, identifier: str, jobs: Seq
     refused: set[Jid] = set()
     key = keys.task(identifier)
     rows = [
-        GuardedJob(job.queue, job.at, job.payload, (Effect("event", key, (job.jid, job.arguments)), *job.rows))
+        GuardedJob(
+            job.queue,
+            job.at,
+            job.payload,
+            (Effect("event", key, (job.jid, job.arguments)), Effect("unknown", key, (job.jid,)), *job.rows),
+        )
         for job in jobs
     ]
     for job, result in zip(jobs, push_guarded(connection, keys, rows), strict=True):
@@ -361,7 +367,7 @@ def _push_guarded(connection: Connection, keys: Keys, identifier: str, jobs: Seq
             raise result
         if result is not None and result.row.operation == "event":
             raise TaskEnded(identifier, "COMPLETE")
-        if result is not None:
+        if result is not None and result.row.operation != "unknown":
             refused.add(job.jid)
     return refused
 

@@ -8,6 +8,7 @@ task.status()                                                          counts, p
 Read in this order:
 records     the values: TaskStatus, TaskEvent, TaskParts
 callbacks   jobs that a task pushes when it is complete, has succeeded, or has its first error
+added_jids  ids of the jobs that a job adds to a task: the same in each of its runs
 task        Task: create, add, status, events, cancel, mark
 history     tasks in a database (extra `sql`); imported by itself: kiqcluster.tasks.history
 status_app  the same as JSON over HTTP

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from kiqcluster.application.argument_types import TypedDefinition
@@ -23,9 +23,11 @@ from kiqcluster.client.client import Client, all_positions
 from kiqcluster.client.items import read_item
 from kiqcluster.control.cancellation import tell_processes
 from kiqcluster.errors import TaskEnded, UsageError
-from kiqcluster.process.job_context import current_job
+from kiqcluster.process.delivery import Ready
+from kiqcluster.process.job_context import JobContext, current_job
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import ENCRYPT, Jid, new_jid
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.sidekiq.task_keys import TASK_ID, USE_TASK_EVENT, task_of
@@ -33,6 +35,7 @@ from kiqcluster.store import Store
 from kiqcluster.store import tasks as stored
 from kiqcluster.store.scripts import Word
 from kiqcluster.store.tasks import TaskJob
+from kiqcluster.tasks.added_jids import added_jids, secret_key
 from kiqcluster.tasks.callbacks import prepared_callbacks
 from kiqcluster.tasks.records import STATUS_FIELDS, TaskEvent, TaskParts, TaskStatus, read_event, read_status
 
@@ -150,12 +153,13 @@ class Task:
     def add(self, job: Any, rows: Iterable[Sequence[JSON]], *, queue: str = "") -> list[Jid | None]:
         """Enqueue a job of the task for each row; return their jids, None where it was not enqueued.
 
-        Call it from a job of the task, or while the task is open: a complete task takes no more jobs.
+        Call it from a job of the task, or while the task is open: a complete task takes no more jobs.  A job that runs
+        again adds rows that it has added before no second time (added_jids.py).
         One round trip for 1 000 rows.  Raises PushError before anything is written; TaskEnded, StoreError.
         """
         label, definition, options = _job(job, queue)
         rows = list(rows)
-        prepared = self._prepared(label, definition, options, rows)
+        prepared = self._prepared(label, definition, options, rows, current_job())
         jobs = [each for each in prepared if each is not None]
         refused = stored.push_jobs(self._store, self.id, jobs, _replicas(definition), worker=label)
         return [None if each is None or each.jid in refused else each.jid for each in prepared]
@@ -262,16 +266,29 @@ class Task:
         return read_status(self.id, fields, tuple(map(read_event, failures)))
 
     def _prepared(
-        self, name: str, definition: Any, options: Mapping[str, JSON], rows: Sequence[Sequence[JSON]]
+        self,
+        name: str,
+        definition: Any,
+        options: Mapping[str, JSON],
+        rows: Sequence[Sequence[JSON]],
+        adder: JobContext | None = None,
     ) -> list[TaskJob | None]:
-        """Return a job for each row, None where client middleware stopped it.  Raises PushError."""
+        """Return a job for each row, None where client middleware stopped it.  adder: the job that adds them.
+
+        Raises PushError.
+        """
+        setup, is_secret = current_setup(), bool(options.get(ENCRYPT))
         keyed = {**options, TASK_ID: self.id, USE_TASK_EVENT: True}
         if isinstance(definition, TypedDefinition):
             rows = all_positions(name, definition, rows)
-        ready = Client(self._store, current_setup()).prepare_bulk(name, keyed, rows, definition=definition)
-        kept = itertools.repeat(b"") if options.get(ENCRYPT) else _kept(rows)
+        jids = None
+        if adder is not None and adder.jid:
+            with suppress(TypeError, ValueError, RecursionError):  # prepare_bulk says what does not fit
+                jids = added_jids(adder, self.id, name, _encoded(rows), secret_key(setup) if is_secret else b"")
+        ready = Client(self._store, setup).prepare_bulk(name, keyed, rows, definition=definition, jids=jids)
+        kept = itertools.repeat(b"") if is_secret else _kept(rows)
         return [
-            None if each is None else TaskJob(each.jid, each.queue, each.at, each.encoded, each.rows, arguments)
+            None if each is None else TaskJob(each.jid, each.queue, each.at, each.encoded, _rows_of(each), arguments)
             for each, arguments in zip(ready, kept, strict=False)
         ]
 
@@ -313,8 +330,16 @@ def _replicas(definition: Any) -> int:
     return 0 if definition is None else int(definition.local.get("wait_replicas", 0))
 
 
+def _rows_of(job: Ready) -> Sequence[Effect]:
+    """Return the rows of a push, without that by which a job that was cancelled may run: this one stays cancelled."""
+    return [row for row in job.rows if row.operation != "unmark"] if job.rows else ()
+
+
 def _kept(rows: Sequence[Sequence[JSON]]) -> list[bytes]:
     """Return the arguments of jobs as they are kept in their events, nothing for large ones."""
+    return [each if len(each) <= MAX_PARAMS_BYTES else b"" for each in _encoded(rows)]
+
+
+def _encoded(rows: Sequence[Sequence[JSON]]) -> list[bytes]:
     lists = [list(row) for row in rows]
-    encoded = ruby_json.encode_arrays(lists) or [ruby_json.encode(each) for each in lists]
-    return [each if len(each) <= MAX_PARAMS_BYTES else b"" for each in encoded]
+    return ruby_json.encode_arrays(lists) or [ruby_json.encode(each) for each in lists]

@@ -14,6 +14,7 @@
 --   tick name from to      guard: this member of a sorted set has the score `from`; its score becomes `to`, also when a
 --                          later guard refuses the job
 --   event jid arguments    guard: the task takes jobs (tasks.lua); the job is counted in it
+--   unknown jid            guard: the task does not know the job yet
 --   log text most          pushed to a list, of which the first so many are kept; when a guard other than a tick
 --                          refuses the job, with a newline and the value of that guard's key behind it
 --   note event seconds     one more event in the history of the job, which is kept for so many seconds (results.lua)
@@ -40,6 +41,7 @@ local guards = {
     return tonumber(redis.call('ZSCORE', key, arguments[1]) or nil) == tonumber(arguments[2])
   end,
   event = function(key) return not refusal_of_task(key) end,
+  unknown = function(key, arguments) return redis.call('HEXISTS', key, ':' .. arguments[1]) == 0 end,
 }
 local types = {sadd = 'set'} -- required type of a key that exists
 

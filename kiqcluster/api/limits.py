@@ -21,6 +21,7 @@ from kiqcluster.api._pages import Order, batches, walk_set
 from kiqcluster.api._store import integer, store_in_force
 from kiqcluster.api.records import JobRecord, is_verbatim, renamed
 from kiqcluster.errors import RedisRefused, UsageError
+from kiqcluster.features.chains import DELETED, told_of_dropped
 from kiqcluster.sidekiq.payload import check_queue_name
 from kiqcluster.store import Store
 from kiqcluster.store.entry_moves import STAGE, DeadSetLimits, Move, drop_entries, move_entries
@@ -127,7 +128,12 @@ class ParkedJobs:
         """Delete jobs; return how many were still parked.  One round trip per 500."""
         parked = self._store.keys.parked
         return sum(
-            drop_entries(self._store, [(parked(job._slots), job._entry) for job in batch]) for batch in batches(jobs)
+            drop_entries(
+                self._store,
+                [(parked(job._slots), job._entry) for job in batch],
+                {job._entry: told_of_dropped(job._entry, DELETED) for job in batch},
+            )
+            for batch in batches(jobs)
         )
 
     def move(self, jobs: Iterable[ParkedJob], to: str) -> int:

@@ -18,6 +18,7 @@ from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.api.records import JobRecord, is_verbatim, renamed
 from kiqcluster.control import process_registry
 from kiqcluster.errors import StoreError, UsageError
+from kiqcluster.features.chains import DELETED, told_of_dropped
 from kiqcluster.process.clock import Clock
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import check_queue_name, new_jid
@@ -318,7 +319,8 @@ class Queue:
         mark = f"moved by kiqcluster {new_jid()}".encode()
         name, keys = (to.name, to.keys) if to else ("", None)
         places = span[0] + slack, max(0, span[1] - slack)
-        moved = set(move_jobs(self._store, self.name, name, pairs, places, mark, keys))
+        told = {} if to else {job.raw: told_of_dropped(job.raw, DELETED) for job in jobs}
+        moved = set(move_jobs(self._store, self.name, name, pairs, places, mark, keys, told))
         return [job for at, job in enumerate(jobs) if at not in moved]
 
     def _span_now(self, jobs: Sequence[QueuedJob], span: Span) -> Span:

@@ -15,6 +15,7 @@ from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.api.records import JobRecord, is_verbatim, renamed
 from kiqcluster.client.reenqueue import DEFAULT_QUEUE, added, retried
 from kiqcluster.errors import JobKilled, MalformedPayload, RedisRefused, ReplyLost, StoreError, UsageError
+from kiqcluster.features.chains import DELETED, told_of_dropped, told_of_killed
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import current_setup
@@ -35,13 +36,16 @@ __all__ = [
     "RetrySet",
     "ScheduledSet",
     "SortedEntry",
+    "burial",
     "dead_set_limits",
+    "deletion",
     "notify_killed",
 ]
 
 GLOB = "*"  # makes a pattern of a text, as for Ruby; JSON has brackets, and messages have question marks
 UNREADABLE = "Ruby cannot read the payload: half a surrogate pair is in it, or it is nested too deep"
 MAX_SCORES_PER_ROUND_TRIP, MAX_ENTRIES_OF_A_SCORE = 100, 1_000
+WAITING = ("schedule", "retry")  # sets whose jobs have not ended
 KILLED = "the job was moved to the dead set by hand; it runs again only if somebody retries it there"
 
 
@@ -54,6 +58,11 @@ class SortedEntry(JobRecord):
         super().__init__(raw)
         self.score = score
         self._set = job_set
+
+    @property
+    def waits(self) -> bool:
+        """Whether its job is to run, and has not ended yet."""
+        return self._set.key_name in WAITING
 
     @property
     def at(self) -> datetime:
@@ -195,7 +204,7 @@ class JobSet:
 
     def delete(self, entries: Iterable[SortedEntry]) -> int:
         """Delete entries; return how many were still there.  One round trip per 500."""
-        return self._apply(entries, lambda entry, _: Move(entry.raw, "drop"))
+        return self._apply(entries, lambda entry, _: deletion(entry))
 
     def reschedule(self, entries: Iterable[SortedEntry], at: float | timedelta | datetime) -> int:
         """Give entries another time: epoch seconds, an aware datetime, or a timedelta from now.  Bytes stay.
@@ -244,7 +253,7 @@ class JobSet:
 
         The death handlers of this process are told of each job, with JobKilled.  One round trip per 500.
         """
-        return self._apply(entries, lambda entry, _: Move(entry.raw, "bury", "", entry.raw), notify_killed)
+        return self._apply(entries, lambda entry, _: burial(entry), notify_killed)
 
     def clear(self) -> int:
         """Delete all entries; return how many.  One round trip, whatever their number."""
@@ -397,6 +406,17 @@ def dead_set_limits() -> DeadSetLimits:
     """Return the limits of the dead set, as this process is configured."""
     config = current_setup().current_config()
     return DeadSetLimits(config.dead_max_jobs, config.dead_timeout)
+
+
+def deletion(entry: SortedEntry) -> Move:
+    """Return the move that deletes an entry; who waits for its job is told, unless that has ended already."""
+    return Move(entry.raw, "drop", told=told_of_dropped(entry.raw, DELETED) if entry.waits else ())
+
+
+def burial(entry: SortedEntry) -> Move:
+    """Return the move of an entry to the dead set; who waits for its job is told, unless that has ended already."""
+    told = told_of_killed(entry.raw, JobKilled(KILLED)) if entry.waits else ()
+    return Move(entry.raw, "bury", "", entry.raw, told=told)
 
 
 def notify_killed(job: JobRecord) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from kiqcluster.errors import MalformedPayload
+from kiqcluster.features.chains import told_of_dropped
 from kiqcluster.features.expiry import EXPIRY, is_expired
 from kiqcluster.features.payload import size_limiter
 from kiqcluster.process.runtime import Push, Setup
@@ -107,7 +108,7 @@ def _pushed(
     draft = Push(payload)
     push = setup.client_middleware.invoke(draft, lambda: draft)
     if push is None:
-        return Move(old, "drop")
+        return Move(old, "drop", told=told_of_dropped(old, "middleware"))
     push.payload["queue"] = _queue(push.payload)  # middleware may change it, too
     written = {**_changed(push.payload, pristine), "enqueued_at": stamp(now)}
     removed = pristine.keys() - push.payload.keys()

@@ -26,7 +26,7 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import DROPPED_BY_CANCEL, presentable, read
 from kiqcluster.store import Store
 from kiqcluster.store.engine.settle_calls import DROPPED_SECONDS, MAX_DROPPED_JOBS
-from kiqcluster.store.entry_moves import RECORD, DeadSetLimits, Move, Told, move_entries, record_queued
+from kiqcluster.store.entry_moves import RECORD, DeadSetLimits, Move, move_entries, record_queued
 from kiqcluster.store.limits.parking import parked_sets
 from kiqcluster.store.scripts import FIND_HELD, MARK_CANCELLED, SEND, Call, run_script, run_scripts, sliced
 from kiqcluster.store.search import search_entries, search_jobs
@@ -143,7 +143,8 @@ def _remove(store: Store, jid: str) -> int:
         queue = name.decode(errors="replace")
         for raw in dict.fromkeys(each for each in search_jobs(store, queue, [_text(jid)]) if _is(each, jid)):
             now = SystemClock.now()
-            count += record_queued(store, queue, raw, _as_dropped(raw, queue, now), now, LIMITS, _told(raw))
+            told = told_of_dropped(raw, DROPPED_BY_CANCEL)
+            count += record_queued(store, queue, raw, _as_dropped(raw, queue, now), now, LIMITS, told)
     return count
 
 
@@ -151,7 +152,8 @@ def _remove_entries(store: Store, key: str, jid: str) -> int:
     """Do that in one sorted set, or in one line of parked jobs."""
     now = SystemClock.now()
     moves = [
-        Move(raw, RECORD, new=_as_dropped(raw, "default", now), told=_told(raw)) for raw in _entries(store, key, jid)
+        Move(raw, RECORD, new=_as_dropped(raw, "default", now), told=told_of_dropped(raw, DROPPED_BY_CANCEL))
+        for raw in _entries(store, key, jid)
     ]
     if not moves:
         return 0
@@ -186,11 +188,6 @@ def _as_dropped(raw: bytes, queue: str, now: float) -> bytes:
     changes = {"dropped": True, "dropped_by": DROPPED_BY_CANCEL}
     mended = presentable({**read(payload), **changes}, queue, now)
     return ruby_json.patch(payload, {**changes, **mended}, TRANSIENT_KEYS)
-
-
-def _told(raw: bytes) -> list[Told]:
-    """Return what those are told who wait for a job that is removed, or for the last job of its chain."""
-    return [Told(*each) for each in told_of_dropped(read(raw.rpartition(b"\0")[2]), DROPPED_BY_CANCEL)]
 
 
 # 4. where it runs

@@ -19,12 +19,12 @@ Price: two effects, no round trip.  A job without `kiq_then` pays for one look-u
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from kiqcluster.application.options import OPTIONS
 from kiqcluster.application.registry import Definition, current_registry
-from kiqcluster.errors import CannotRun, InvalidArguments, KiqError, NormalFailure
+from kiqcluster.errors import CannotRun, InvalidArguments, KiqError, MalformedPayload, NormalFailure
 from kiqcluster.features.expiry import EXPIRES_IN, EXPIRY
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.payload import size_limiter
@@ -33,13 +33,15 @@ from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Run, current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import Done, Effect
-from kiqcluster.sidekiq.payload import Payload, check_arguments, stamp
+from kiqcluster.sidekiq.payload import Payload, check_arguments, read, stamp
 from kiqcluster.sidekiq.ruby_json import JSON, is_unicode
+from kiqcluster.store.entry_moves import Told
 
-__all__ = ["KEPT_RESULT_TTL", "THEN", "Chains", "told_of_dropped"]
+__all__ = ["DELETED", "KEPT_RESULT_TTL", "THEN", "Chains", "told_of_dropped", "told_of_killed"]
 
 THEN = "kiq_then"  # payloads of the jobs that follow, the next one first
 KEPT_RESULT_TTL = "kiq_result_ttl"  # `result_ttl` of the class of the last one, until it is pushed
+DELETED = "deleted"  # the reason for those who wait for a job that somebody deletes
 CLOCK = SystemClock()
 
 
@@ -138,19 +140,37 @@ def _ending(end: JobEnd) -> Mapping[str, JSON] | None:
     return kept_of(end)
 
 
-def told_of_dropped(payload: Payload, reason: str) -> Iterator[tuple[str, int, bytes]]:
-    """Yield jid, seconds and what is kept, for those who wait for a job that is removed where it waits.
+def told_of_dropped(raw: bytes, reason: str) -> list[Told]:
+    """Return what those are told who wait for a job that is removed where it waits.
 
-    They wait for it, if its class is defined here, or for the last job of its chain.
+    raw: its payload, or the entry of a parked job.  They wait for it, if its class is defined here, or for the last job
+    of its chain.  [] for bytes that are no job.
     """
+    return _told_by_hand(raw, {"state": "dropped", "reason": reason})
+
+
+def told_of_killed(raw: bytes, error: Exception) -> list[Told]:
+    """Return the same of a job that is moved to the dead set where it waits."""
+    return _told_by_hand(raw, {"state": "failed", **described(error)})
+
+
+def _told_by_hand(raw: bytes, said: dict[str, JSON]) -> list[Told]:
+    try:
+        payload = read(raw.rpartition(b"\0")[2])
+    except MalformedPayload:
+        return []
     _, definition = current_registry().find(payload)
-    said, jid = {"state": "dropped", "reason": reason}, str(payload.get("jid", ""))
+    told, jid = list[Told](), payload.get("jid")
+    if not isinstance(jid, str) or not is_unicode(jid):
+        return []
     if definition is not None and RESULT_TTL in definition.local:
-        yield jid, definition.local[RESULT_TTL], encoded_result({**said})
+        told.append(Told(jid, definition.local[RESULT_TTL], encoded_result({**said})))
     with suppress(ValueError):  # foreign bytes, which are no chain
         for last in _read(payload.get(THEN, []))[-1:]:
             if ttl := _result_ttl(last):
-                yield last["jid"], ttl, encoded_result({**said, "job": str(payload["class"]), "jid": jid})
+                job = {"job": str(payload["class"]), "jid": jid}
+                told.append(Told(last["jid"], ttl, encoded_result({**said, **job})))
+    return told
 
 
 def _told(end: JobEnd, last: Payload, said: Mapping[str, JSON] | None, name: str, jid: str) -> tuple[Effect, ...]:

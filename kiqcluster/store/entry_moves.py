@@ -11,7 +11,7 @@ drop_entries   deletes entries of several sorted sets
 record_queued  moves a job of a queue to the dropped jobs
 
 What never runs again, for it is deleted or buried, releases the lock that it may hold (deduplication) in the same step,
-and ends in its task as `error`.  Who waits for it is told if the caller says what.
+and ends in its task as `error`.  Who waits for it is told if the caller says what (`told`: by the bytes of the job).
 Nothing here retries: after a lost reply, the caller has to look which entries were moved.
 """
 
@@ -87,6 +87,9 @@ class Told(NamedTuple):
     jid: str
     seconds: int
     value: bytes
+
+
+NOBODY: Mapping[bytes, Sequence[Told]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,14 +211,16 @@ def move_entries(
     )
 
 
-def drop_entries(store: Store, entries: Sequence[tuple[str, bytes]]) -> int:
+def drop_entries(
+    store: Store, entries: Sequence[tuple[str, bytes]], told: Mapping[bytes, Sequence[Told]] = NOBODY
+) -> int:
     """Delete entries, each with the key of its set; return how many were still there.
 
     One round trip, in which each set is a step of its own.  Raises StoreError.
     """
     moves_by_source: dict[str, list[Move]] = {}
     for source, entry in entries:
-        moves_by_source.setdefault(source, []).append(Move(entry, "drop"))
+        moves_by_source.setdefault(source, []).append(Move(entry, "drop", told=told.get(entry, ())))
     unused = DeadSetLimits(0, 0)
     calls = [_move_call(store, source, moves, 0, unused)[0] for source, moves in moves_by_source.items()]
     with store.borrowed() as connection:
@@ -333,6 +338,7 @@ def move_jobs(
     between: tuple[int, int],
     mark: bytes,
     to_keys: tuple[str, str] | None = None,
+    told: Mapping[bytes, Sequence[Told]] = NOBODY,
 ) -> list[int]:
     """Move jobs of a queue to another queue, or delete them; return the indexes of the jobs that were found.
 
@@ -341,7 +347,7 @@ def move_jobs(
     is the job that is fetched next.  mark: bytes that are no job's payload.
     One round trip.  Raises StoreError.
     """
-    keys, rows = _rows_of_jobs(store, queue, to, jobs, to_keys=to_keys)
+    keys, rows = _rows_of_jobs(store, queue, to, jobs, told, to_keys=to_keys)
     return [index - 1 for index in run_script(store, Call(MOVE_JOBS, keys, [to, mark, *between, *rows]))]
 
 
@@ -354,13 +360,14 @@ def move_bulk_jobs(
     reach: int,
     mark: bytes,
     part: BulkPart,
+    told: Mapping[bytes, Sequence[Told]] = NOBODY,
 ) -> BulkMoved | None:
     """Move jobs as `move_jobs`, and write in the same step how far their bulk action is; None as `move_bulk`.
 
     places: at which the jobs were read.  reach: how many places nearer to its turn one search looks.
     One round trip, one more per `reach` places that others have fetched meanwhile.  Raises StoreError.
     """
-    keys, rows = _rows_of_jobs(store, queue, to, jobs, beside=[part.key])
+    keys, rows = _rows_of_jobs(store, queue, to, jobs, told, beside=[part.key])
     expected = "".join(f"{place}," for place in places)
     farthest, nearest, shift = max(places, default=0), min(places, default=0), 0
     while True:
@@ -376,6 +383,7 @@ def _rows_of_jobs(
     queue: str,
     to: str,
     jobs: Sequence[tuple[bytes, bytes]],
+    told: Mapping[bytes, Sequence[Told]],
     to_keys: tuple[str, str] | None = None,
     beside: Sequence[str] = (),
 ) -> tuple[list[str], list[Word]]:
@@ -391,7 +399,11 @@ def _rows_of_jobs(
             keys += [] if found is None else [found[0]]
             words.append("0" if found is None else str(len(keys)))
         jid = (claim or task or ("", ""))[1]
-        rows += [old, " ".join((*words, jid)) if jid else ""]
+        heard = b""
+        for each in told.get(old, ()):
+            keys.append(store.keys.result(each.jid))
+            heard += b"tell %d %d %s\0" % (len(keys), each.seconds, each.value)
+        rows += [old, heard + (" ".join((*words, jid)).encode() if jid else b"")]
     return keys, rows
 
 

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from kiqcluster import job
+from kiqcluster.api import DeadSet, Queue, RetrySet, ScheduledSet, bulk
+from kiqcluster.api.limits import ParkedJobs
 from kiqcluster.application.registry import Registry
 from kiqcluster.client.handle import Handle
 from kiqcluster.client.result_waits import ResultWaits, aresult_of
-from kiqcluster.errors import JobFailed, NormalFailure, RedisUnavailable, ReplyLost
+from kiqcluster.errors import JobDropped, JobFailed, NormalFailure, RedisUnavailable, ReplyLost
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq import ruby_json
@@ -175,4 +177,116 @@ def test_a_job_that_failed_in_the_sense_of_its_work_is_no_success(
 
     assert (handle.status().state, handle.status().error_message) == ("failed", "row 7 is empty")
     with pytest.raises(JobFailed, match="row 7 is empty"):
+        handle.result(0)
+
+
+def moved_to(store: Store, name: str) -> bytes:
+    """Move the only job of the queue to a sorted set, or to a line of parked jobs."""
+    raw: bytes = store.call("RPOP", "queue:default")
+    if name != "parked":
+        store.call("ZADD", name, 9e9, raw)
+        return raw
+    slots = store.keys.slots("price")
+    store.call("SADD", store.keys.parked_sets, slots)
+    store.call("ZADD", store.keys.parked(slots), 1, b"queue:default\0" + raw)
+    return raw
+
+
+def start_bulk(store: Store, source: Any, verb: str) -> None:
+    action = bulk.ask(store, source, verb, bulk.Selection())
+    runner = bulk.BulkRunner()
+    assert bulk.start(store, action)
+    runner.run(store, action)
+    assert runner.wait(SECONDS)
+
+
+@pytest.mark.parametrize("way", ["delete", "bulk"])
+def test_who_waits_for_a_job_that_is_deleted_from_its_queue_is_told(
+    store: Store, enqueue: Callable[[], Handle[Any]], way: str
+) -> None:
+    handles = [enqueue() for _ in range(3)]
+
+    if way == "bulk":
+        start_bulk(store, Queue("default", store=store), "delete")
+    else:
+        Queue("default", store=store).delete_all(list(Queue("default", store=store)))
+
+    assert [(each.status().state, each.status().reason) for each in handles] == [("dropped", "deleted")] * 3
+    with pytest.raises(JobDropped, match="deleted"):
+        handles[0].result(0)
+
+
+@pytest.mark.parametrize("place", ["schedule", "retry", "parked"])
+@pytest.mark.parametrize("way", ["delete", "bulk"])
+def test_who_waits_for_a_job_that_is_deleted_where_it_waits_is_told(
+    store: Store, enqueue: Callable[[], Handle[Any]], place: str, way: str
+) -> None:
+    handle = enqueue()
+    moved_to(store, place)
+
+    if place == "parked":
+        parked = ParkedJobs("price", store=store)
+        assert parked.delete_all(list(parked)) == 1
+    else:
+        kind = ScheduledSet if place == "schedule" else RetrySet
+        start_bulk(store, kind, "delete") if way == "bulk" else kind(store=store).delete(list(kind(store=store)))
+
+    assert (handle.status().state, handle.status().reason) == ("dropped", "deleted")
+
+
+@pytest.mark.parametrize("way", ["kill", "bulk"])
+def test_who_waits_for_a_job_that_is_killed_by_hand_is_told(
+    store: Store, enqueue: Callable[[], Handle[Any]], way: str
+) -> None:
+    handle = enqueue()
+    moved_to(store, "retry")
+
+    retries = RetrySet(store=store)
+    start_bulk(store, RetrySet, "kill") if way == "bulk" else retries.kill(list(retries))
+
+    with pytest.raises(JobFailed, match="moved to the dead set by hand"):
+        handle.result(0)
+    assert len(DeadSet(store=store)) == 1
+
+
+def test_a_dead_job_that_is_deleted_keeps_its_end(store: Store, enqueue: Callable[[], Handle[Any]]) -> None:
+    handle = enqueue()
+    moved_to(store, "dead")
+    end(store, handle, state="failed", error_class="ValueError", error_message="no luck")
+
+    dead = DeadSet(store=store)
+    assert dead.delete(list(dead)) == 1
+
+    assert handle.status().error_message == "no luck"
+
+
+def test_who_waits_for_a_due_job_that_middleware_stops_is_told(
+    store: Store, enqueue: Callable[[], Handle[Any]], setup: Setup
+) -> None:
+    handle = enqueue()
+    moved_to(store, "schedule")
+
+    def stop(_push: Any, _call_next: Any) -> None: ...
+
+    setup.client_middleware.add(stop)
+    jobs = ScheduledSet(store=store)
+    jobs.add_to_queue(list(jobs))
+
+    assert (handle.status().state, handle.status().reason) == ("dropped", "middleware")
+
+
+def test_who_waits_for_a_chain_whose_job_is_deleted_from_its_queue_is_told(store: Store, registry: Registry) -> None:
+    @job
+    def load() -> int: ...
+
+    @job(result_ttl=60)
+    def price(number: int) -> int: ...
+
+    handle = load.then(price).enqueue()
+    assert handle is not None
+    (queued,) = Queue("default", store=store)
+
+    assert Queue("default", store=store).delete(queued)
+
+    with pytest.raises(JobDropped, match="load"):
         handle.result(0)

@@ -19,6 +19,7 @@ from kiqcluster.api.queues import QueuedJob
 from kiqcluster.api.records import JobRecord
 from kiqcluster.api.sets import SortedEntry, dead_set_limits
 from kiqcluster.errors import class_name, message_of
+from kiqcluster.features.chains import DELETED, told_of_dropped
 from kiqcluster.process.clock import Clock
 from kiqcluster.sidekiq.payload import new_jid
 from kiqcluster.store import Store
@@ -161,6 +162,7 @@ class QueueSource:
             self._reach,
             f"moved by kiqcluster {new_jid()}".encode(),
             replace(part, last=(write_anchors(self._next).encode(), b""), reasons=plan.reasons),
+            {} if verb.queue(target) else {job.raw: told_of_dropped(job.raw, DELETED) for job in plan.jobs},
         )
 
     def advance(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kiqcluster.api.records import JobRecord, renamed
-from kiqcluster.api.sets import SortedEntry
+from kiqcluster.api.sets import SortedEntry, burial, deletion
 from kiqcluster.client.reenqueue import added, retried
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.store.entry_moves import Move
@@ -42,8 +42,8 @@ VERBS = {
     for verb in (
         BulkVerb("retry", lambda entry, now, _: retried(current_setup(), entry.raw, now)),
         BulkVerb("enqueue", lambda entry, now, _: added(current_setup(), entry.raw, now)),
-        BulkVerb("delete", lambda entry, _now, _: Move(entry.raw, "drop")),
-        BulkVerb("kill", lambda entry, _now, _: Move(entry.raw, "bury", "", entry.raw), tells_death=True),
+        BulkVerb("delete", lambda entry, _now, _: deletion(entry)),
+        BulkVerb("kill", lambda entry, _now, _: burial(entry), tells_death=True),
         BulkVerb(
             "reschedule",
             lambda entry, _, target: Move(entry.raw, "defer", "", repr(target.at).encode()),

@@ -1,5 +1,5 @@
 -- queue_moves: finds jobs of a queue, and takes them out.  Not a script of its own: move_jobs and bulk_jobs include it by
--- `-- include queue_moves`, after `-- include claims`, `server_clock` and `tasks`.
+-- `-- include queue_moves`, after `-- include claims`, `server_clock`, `tasks` and `results`.
 --
 -- KEYS[1], KEYS[2]  queue:<from>, kiq:wake:<from>; the wake list is the tail of the queue
 -- A place is counted from the job that is fetched next, 0.
@@ -23,6 +23,14 @@ local function positions_of(farthest, nearest)
   return positions
 end
 
+-- Tells those who wait for a job, as its row says; returns the rest of that.
+local function tell_all(words)
+  local key, seconds, value, rest = string.match(words, '^tell (%d+) (%d+) (%Z*)%z(.*)$')
+  if not key then return words end
+  pcall(tell, KEYS[tonumber(key)], value, seconds)
+  return tell_all(rest)
+end
+
 -- Takes the jobs of the rows from ARGV[first] on out of the queue, and pushes them to a list unless it is nil.  A row is
 -- that of move_jobs.  Returns the index of each job that was found, from 1.
 local function take(first, positions, target, mark)
@@ -30,7 +38,7 @@ local function take(first, positions, target, mark)
   for at = first, #ARGV, 2 do
     local position = positions[ARGV[at]] and table.remove(positions[ARGV[at]])
     if position then
-      local claim, task, jid = string.match(target and '' or ARGV[at + 1], '^(%d+) (%d+) (.*)$')
+      local claim, task, jid = string.match(target and '' or tell_all(ARGV[at + 1]), '^(%d+) (%d+) (.*)$')
       if target then redis.call('LPUSH', target, ARGV[at + 1]) end -- a refusal comes here, before any job is marked
       -- First: a claim without a job would keep out equal jobs, and a task would wait for it.
       if jid and claim ~= '0' then clear(KEYS[tonumber(claim)], jid) end

@@ -259,6 +259,23 @@ class TestSync:
         self.sync(store, setup, registry, clock).keep()
         assert set(self.names(store)) == {"by hand"}
 
+    def test_removed_entries_are_named_for_two_applications_may_have_one_name(
+        self, store: Store, setup: Setup, registry: Registry, clock: ManualClock
+    ) -> None:
+        @job
+        def report() -> None: ...
+
+        daily = {"schedule": "@daily", "job": "report"}
+        told: list[dict[str, object]] = []
+        for entries in ({"shared": daily, "nightly": daily}, {"billing": daily}, {"billing": daily}):
+            runtime = runtime_of(store, setup, clock, cron=parse_entries(entries))
+            runtime.events.listen(lambda event, fields: told.append({"event": event, **fields}))
+            CronSync(runtime, registry, "", lambda key, at: None).keep()
+
+        removed = [each for each in told if each["event"] == "cron_entries_removed"]
+        assert [(each["names"], each["application"]) for each in removed] == [("nightly, shared", "app")]
+        assert set(self.names(store)) == {"billing"}
+
     def test_an_entry_that_is_the_same_keeps_the_tick_that_it_awaits(
         self, store: Store, setup: Setup, registry: Registry, clock: ManualClock, now: float
     ) -> None:

@@ -201,6 +201,11 @@ WORDING: dict[str, tuple[int, str]] = {
     "cluster_waits": (logging.INFO, "{signal}: already stopping; jobs that still run: {running}; QUIT stops at once"),
     "selector_unmatched": (logging.WARNING, "slot {slot}: no registered job has {values}; {hint}"),
     "routing_rule_unused": (logging.WARNING, "routing rule {number} ({selector}) routes no registered job; {hint}"),
+    "cron_entries_removed": (
+        logging.WARNING,
+        "cron: removed {names}, which {application} does not declare any more; if another application of this name "
+        "does, set cron_application in each",
+    ),
     "cron_entries_written": (logging.INFO, "cron: {entries} entries are declared, {removed} removed"),
     "queue_unknown": (logging.WARNING, "slot {slot}: no registered job goes to {queues}; {hint}"),
     "cluster_gave_up": (logging.ERROR, "no slot ever became ready; exit {code} ({reason})"),

@@ -3,7 +3,8 @@
 Runs in: the poller's thread.
 1. compare   the digest of the entries with the one in Redis: equal for all processes of a release but its first
 2. write     the entries, a slice in each script; an entry that is the same keeps its next tick
-3. remove    what the application has declared before and does not any more; entries that were added at run time stay
+3. remove    what the application has declared before and does not any more, with a warning: another application of the
+             same name may have declared it; entries that were added at run time stay
 
 In a rolling restart, each new process finds the entries of its release, or writes them.  Later, only entries that are
 gone are written again (a Redis that was emptied): an old process must not put back those of its release.
@@ -29,6 +30,7 @@ from kiqcluster.store.wire import server_time
 
 __all__ = ["CronSync"]
 
+MAX_SHOWN_NAMES = 20  # of removed entries, in one line of the log
 LOOK_SECONDS = 60.0  # between two looks whether the entries are still there
 DIGEST_CHARACTERS = 16
 WRITING = b"writing "
@@ -114,11 +116,20 @@ class CronSync:
                 rows.append(CronRow("enable" if entry.enabled else "disable", entry.name, following))
         if write(self._store, rows, self._application, token) is None:  # another process does it
             return
-        gone = [CronRow("remove", name) for name in self._others()]
+        others = self._others()
+        gone = [CronRow("remove", name) for name in others]
         written = write(self._store, [*gone, CronRow("finish", "", self._digest)], self._application, token)
         if written is not None:
             self._runtime.events.emit("cron_entries_written", entries=len(self._entries), removed=len(gone))
+            self._tell_removed(others)
             self._expect(self._store.keys.cron_ticks, first)
+
+    def _tell_removed(self, names: Sequence[str]) -> None:
+        """Name the entries that were removed: two applications of one name remove those of each other."""
+        if names:
+            more = f" and {len(names) - MAX_SHOWN_NAMES} more" if len(names) > MAX_SHOWN_NAMES else ""
+            shown = ", ".join(names[:MAX_SHOWN_NAMES]) + more
+            self._runtime.events.emit("cron_entries_removed", names=shown, application=self._application)
 
     def _others(self) -> list[str]:
         """Return the names of entries of this application that it does not declare any more."""

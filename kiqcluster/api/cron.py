@@ -15,13 +15,13 @@ from kiqcluster.features.cron import CRON, CRON_AT, CronRun
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.cron_entries import GRACE_SECONDS, CronEntry, Missed, parse_entries, ruby_entry
-from kiqcluster.sidekiq.payload import Jid
+from kiqcluster.sidekiq.payload import Jid, new_jid
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
 from kiqcluster.store.cron import HISTORY_SIZE, CronRow, StoredEntry, read_entries, write
 from kiqcluster.store.wire import Reply, server_time
 
-__all__ = ["CronSet", "CronStatus", "RubyCronJob"]
+__all__ = ["CronPush", "CronSet", "CronStatus", "RubyCronJob"]
 
 RUBY_NAMESPACES = ("", "default")  # of sidekiq-cron's records: before release 2, and its default since
 RECORD_PREFIX = "cron_job:"
@@ -55,6 +55,18 @@ class RubyCronJob:
     entry: CronEntry | None
     is_enabled: bool
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class CronPush:
+    """What became of a job that somebody enqueues now.
+
+    jid: of the job, None if it was not enqueued.  holder: jid of the job whose lock has kept it out (deduplication);
+    without both, client middleware has stopped it.
+    """
+
+    jid: Jid | None
+    holder: Jid | None
 
 
 class CronSet:
@@ -158,20 +170,28 @@ class CronSet:
     def enqueue(self, name: str) -> Jid | None:
         """Enqueue the job of an entry now, whatever its schedule; return its jid, None if middleware stopped it.
 
+        As with any push: where a lock keeps the job out, the jid is that of the job that holds the lock.
         Three round trips.  Raises UsageError if there is no such entry; what a push raises.
         """
+        pushed = self.push(name)
+        return pushed.jid or pushed.holder
+
+    def push(self, name: str) -> CronPush:
+        """Do the same; return what became of it.  The history gets a line only if a job was enqueued."""
         status = self.get(name)
         if status is None:
             raise UsageError(f"there is no cron entry {name!r}; kiqctl cron list shows those that there are")
         entry, now = _entry_of(status), self._clock.now()
         options = {**entry.options, "queue": entry.queue, CRON: name, CRON_AT: int(now)}
         definition = current_registry().get(entry.job)
-        jid = Client(self._store).enqueue(entry.job, options, list(entry.args), definition=definition)
-        if jid is not None:
-            history = self._store.keys.cron_history(name)
-            line = CronRun(jid, now, now).encoded()
-            self._store.pipeline([("LPUSH", history, line), ("LTRIM", history, 0, HISTORY_SIZE - 1)])
-        return jid
+        jid = new_jid()
+        found = Client(self._store).enqueue(entry.job, options, list(entry.args), jid=jid, definition=definition)
+        if found != jid:
+            return CronPush(None, found)
+        history = self._store.keys.cron_history(name)
+        line = CronRun(jid, now, now).encoded()
+        self._store.pipeline([("LPUSH", history, line), ("LTRIM", history, 0, HISTORY_SIZE - 1)])
+        return CronPush(jid, None)
 
     def ruby_jobs(self, namespaces: Sequence[str] = RUBY_NAMESPACES) -> tuple[RubyCronJob, ...]:
         """Return the records of sidekiq-cron, by name.  namespaces: "" for those before its release 2.

@@ -21,6 +21,7 @@ __all__ = ["check_function", "cron_queue", "define", "queue_for", "underscored",
 
 CRON_NAMESPACE = "cronjob"  # of the queues of jobs with a schedule that declare none (GitLab)
 DEFAULT_QUEUE = "default"
+DECLARED = frozenset({"retry"})  # options of the payload of which it counts that they are declared (client/cron_jobs)
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -90,7 +91,7 @@ def define(
         retry_in=checked.get("retry_in"),
         retries_exhausted=checked.get("retries_exhausted"),
         interruptions_exhausted=checked.get("interruptions_exhausted"),
-        local={key: value for key, value in checked.items() if not OPTIONS[key].on_wire},
+        local={key: value for key, value in checked.items() if key in DECLARED or not OPTIONS[key].on_wire},
         is_async=inspect.iscoroutinefunction(getattr(target, "perform", target)),
         is_iterable=is_iterable,
     )

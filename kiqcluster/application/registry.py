@@ -47,7 +47,7 @@ class Definition:
     retry_in: Callable[..., Any] | None = None
     retries_exhausted: Callable[..., Any] | None = None
     interruptions_exhausted: Callable[..., Any] | None = None
-    local: Mapping[str, Any] = field(default_factory=dict)  # options that are not written to the payload
+    local: Mapping[str, Any] = field(default_factory=dict)  # not written to the payload; and `retry`, if declared
     enveloped: Definition | None = None
     is_async: bool = False  # perform is a coroutine function
     is_iterable: bool = False  # an IterableJob

@@ -39,7 +39,7 @@ def resolved(setup: Setup, definition: Definition | None, entry: CronEntry) -> t
     route = route_of(setup, definition)
     queue = entry.queue or cron_queue(definition.name, definition.queue, route.queue)
     declared = {key: value for key, value in definition.options.items() if key != "queue"}
-    if declared["retry"] is True:  # the default of all classes
+    if declared["retry"] is True and "retry" not in definition.local:  # the default of all classes
         declared["retry"] = NO_RETRIES
     return replace(entry, queue=queue, options={**declared, **entry.options}), route.shard
 

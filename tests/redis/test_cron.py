@@ -8,9 +8,11 @@ from threading import Barrier, Thread
 
 import pytest
 
+from kiqcluster.api import CronSet
 from kiqcluster.application.registry import Registry
+from kiqcluster.client.cron_jobs import resolved
 from kiqcluster.features.cron import CronRun
-from kiqcluster.job import job
+from kiqcluster.job import Job, job
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics
@@ -21,6 +23,7 @@ from kiqcluster.store.cron import CronRow, read_entries, write
 from kiqcluster.worker.maintenance.cron_sync import CronSync
 from kiqcluster.worker.maintenance.cron_ticks import CronTicks
 from tests.kit import ManualClock, RedisServer
+from tests.redis.kiqctl import Kiqctl
 
 Make = Callable[..., CronTicks]
 
@@ -388,3 +391,46 @@ class TestSync:
 
         self.sync(store, setup, registry, clock, a={"schedule": "@daily", "job": "report"}).keep()
         assert errors == ["cron"]
+
+
+class TestRetries:
+    def test_retries_that_a_class_declares_hold_also_where_they_are_the_default(
+        self, setup: Setup, registry: Registry
+    ) -> None:
+        setup.config = Config(require=("app",))
+
+        class Retried(Job, cron="@daily", retry=True):
+            def perform(self) -> None: ...
+
+        @job(retry=True)
+        def declared() -> None: ...
+
+        @job
+        def plain() -> None: ...
+
+        tables = {name: {"schedule": "@daily", "job": name} for name in ("Retried", "declared", "plain")}
+        found = {
+            each.name: resolved(setup, registry.get(each.job), each)[0].options["retry"]
+            for each in parse_entries(tables)
+        }
+        assert found == {"Retried": True, "declared": True, "plain": 0}
+
+
+def test_enqueue_now_says_which_job_holds_the_lock(store: Store, setup: Setup, kiqctl: Kiqctl) -> None:
+    @job(queue="reports", deduplicate="until_executed")
+    def report(number: int) -> None: ...
+
+    entries = CronSet(store=store)
+    entries.add("nightly", "0 9 * * *", report, [1])
+
+    first = entries.push("nightly")
+    second = entries.push("nightly")
+
+    assert first.jid is not None
+    assert (second.jid, second.holder, entries.enqueue("nightly")) == (None, first.jid, first.jid)
+    assert [run.jid for run in entries.history("nightly")] == [first.jid]
+    asked = kiqctl("cron", "enqueue", "nightly")
+    assert asked.stdout == f"nothing was enqueued: the job {first.jid} holds the lock of nightly\n"
+    document = kiqctl.ask("cron", "enqueue", "nightly")
+    assert (document["jid"], document["lock_held_by"]) == (None, first.jid)
+    assert store.call("LLEN", "queue:reports") == 1

@@ -137,10 +137,16 @@ def enqueue(stores: list[Store], output: Output, name: str) -> None:
       kiqctl cron enqueue daily_report --json
     """
     entries, status = _find(stores, output, name)
-    jid = entries.enqueue(name)
+    pushed = entries.push(name)
     queue = status.entry.queue if status.entry is not None else ""
-    output.info(f"enqueued {jid} in {clean(queue)}")
-    output.document({"action": "enqueue", "name": name, "jid": jid, "queue": queue})
+    if pushed.jid is not None:
+        output.info(f"enqueued {pushed.jid} in {clean(queue)}")
+    elif pushed.holder is not None:
+        output.info(f"nothing was enqueued: the job {clean(pushed.holder)} holds the lock of {clean(name)}")
+    else:
+        output.info("nothing was enqueued: client middleware has stopped the job")
+    document = {"action": "enqueue", "name": name, "jid": pushed.jid, "queue": queue, "lock_held_by": pushed.holder}
+    output.document(document)
 
 
 def _command(action: str, done: str) -> Callable[[Callable[..., Any]], click.Command]:

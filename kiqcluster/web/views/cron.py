@@ -104,11 +104,13 @@ def _arguments(context: Context, status: CronStatus) -> str:
 def enqueue(context: Context) -> Done:
     """Enqueue the job of an entry now."""
     name = context.route["entry"]
-    jid = CronSet(store=context.store, clock=context.clock).enqueue(name)
-    if jid is None:
-        stopped = message("Middleware has stopped the job; nothing was enqueued.")
-        return Done(context.gettext(stopped), _back(context), target=name, has_failed=True)
-    return Done(context.gettext("The job %(jid)s was enqueued.", jid=jid), _back(context), target=f"{name} {jid}")
+    pushed = CronSet(store=context.store, clock=context.clock).push(name)
+    if pushed.jid is None:
+        stopped = context.gettext("Middleware has stopped the job; nothing was enqueued.")
+        held = context.gettext("The job %(jid)s holds the lock; nothing was enqueued.", jid=pushed.holder)
+        return Done(stopped if pushed.holder is None else held, _back(context), target=name, has_failed=True)
+    text = context.gettext("The job %(jid)s was enqueued.", jid=pushed.jid)
+    return Done(text, _back(context), target=f"{name} {pushed.jid}")
 
 
 def disable(context: Context) -> Done:

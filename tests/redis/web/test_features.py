@@ -150,6 +150,19 @@ class TestCron:
         assert decode(raw)["jid"] in text
         assert "by hand" in text
 
+    def test_enqueue_now_says_so_where_a_lock_keeps_the_job_out(self, store: Store) -> None:
+        @job(queue="reports", deduplicate="until_executed")
+        def report() -> None: ...
+
+        CronSet(store=store).add("once", "0 9 * * *", report)
+        held = CronSet(store=store).enqueue("once")
+        site = Site(store)
+
+        site.post("/cron/once/enqueue")
+
+        assert f"The job {held} holds the lock; nothing was enqueued." in words(site.get("/cron/once").text)
+        assert store.call("LLEN", "queue:reports") == 1
+
     def test_a_late_tick_and_a_late_job_are_said_to_be(self, store: Store) -> None:
         self.add(store)
         store.call("ZADD", store.keys.cron_ticks, NOW - 300, "nightly")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from kiqcluster.control.control_messages import CANCEL, MESSAGE_TTL_SECONDS, new_message
 from kiqcluster.errors import MalformedPayload, StoreError, UsageError
-from kiqcluster.features.chains import told_of_dropped
+from kiqcluster.features.chains import THEN, told_of_dropped
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq import ruby_json
@@ -46,13 +46,15 @@ TRANSIENT_KEYS = ("at", "enqueued_at")  # that dropped jobs do not have
 class Cancelled:
     """What became of a job in one shard.
 
-    removed: how many entries of this id waited.  running: processes hold it, so that it runs or is about to.
-    told: whether an iterable job of Ruby was told.
+    removed: how many entries of this id waited, or of chains that lead to it.  running: processes hold it, so that it
+    runs or is about to.  told: whether an iterable job of Ruby was told.  follows: whether it is a later job of a chain
+    which is under way: it is dropped when it would begin, for as long as its mark lasts, and counts as not found.
     """
 
     removed: int = 0
     running: int = 0
     told: bool = False
+    follows: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.removed or self.running or self.told)
@@ -63,6 +65,7 @@ def cancel(jid: str) -> bool:
 
     A job that waits in a queue, in the schedule, for a retry or for a place is removed, and kept in the list of dropped
     jobs.  One that runs is told: `current_job().check_cancelled()` raises in it.  A dead job stays dead.
+    Where a chain waits for its time, or for a retry, the id of any later job of it removes the chain.
     All shards are looked at.  Raises StoreError where one of them cannot be, once all others have been.
     """
     if not jid or not isinstance(jid, str):
@@ -92,19 +95,19 @@ def cancel_in(store: Store, jid: str) -> Cancelled:
     keys = store.keys
     is_told = _mark(store, jid, UNFOUND_MARK_SECONDS)
     identities = _identities(store)
-    running = _held(store, jid, identities)  # before it is told, since it may end at once
+    running, leads = _held(store, jid, identities)  # before it is told, since it may end at once
     _tell(store, identities)
-    removed = _remove(store, jid)
+    removed, follows = _remove(store, jid)
     if removed or not running:  # one that was held, and then waited, is not held any more
-        running = _held(store, jid, identities)
-    if not removed and not running:
-        removed, running = _remove(store, jid), _held(store, jid, identities)
+        running, leads = _held(store, jid, identities)
+    if not (removed or running or leads or follows):
+        (removed, follows), (running, leads) = _remove(store, jid), _held(store, jid, identities)
     is_dead = not removed and not running and any(True for _ in _entries(store, keys.dead, jid))
     if (removed and not running) or is_dead:  # it cannot begin by itself; if somebody retries it, it is to run
         store.pipeline([("ZREM", keys.cancelled, jid), *([("HDEL", keys.iteration(jid), "cancelled")] * is_told)])
-    elif running:
+    elif running or leads or follows:
         _mark(store, jid, MARK_SECONDS, "known")  # unless the job has ended meanwhile
-    return Cancelled(removed, running, is_told and not is_dead and not removed)
+    return Cancelled(removed, running, is_told and not is_dead and not removed, not removed and (leads or follows))
 
 
 def _mark(store: Store, jid: str, seconds: int, which: str = "") -> bool:
@@ -134,26 +137,35 @@ def _tell(store: Store, identities: Sequence[str]) -> None:
 # 3. where it waits
 
 
-def _remove(store: Store, jid: str) -> int:
-    """Move the job from where it waits to the dropped jobs; return how many entries there were."""
+def _remove(store: Store, jid: str) -> tuple[int, bool]:
+    """Move the job from where it waits to the dropped jobs.
+
+    A chain that leads to it goes along where it waits for its time: the mark might not last until then.
+    Returns how many entries there were, and whether such a chain waits elsewhere: it begins soon, and goes on to there.
+    """
     keys = store.keys
     parked = [keys.parked(each) for each in sorted(set(parked_sets(store)))]
-    count = sum(_remove_entries(store, key, jid) for key in (keys.schedule, keys.retry, *parked))
+    count = sum(_remove_entries(store, key, jid, with_chains=True) for key in (keys.schedule, keys.retry))
+    count += sum(_remove_entries(store, key, jid) for key in parked)
+    follows = any(_leads_to(raw, jid) for key in parked for raw, _ in search_entries(store, key, [_text(jid)]))
     for name in sorted(store.call("SMEMBERS", keys.queues)):
         queue = name.decode(errors="replace")
-        for raw in dict.fromkeys(each for each in search_jobs(store, queue, [_text(jid)]) if _is(each, jid)):
+        for raw in dict.fromkeys(search_jobs(store, queue, [_text(jid)])):
+            if not _is(raw, jid):
+                follows |= _leads_to(raw, jid)
+                continue
             now = SystemClock.now()
             told = told_of_dropped(raw, DROPPED_BY_CANCEL)
             count += record_queued(store, queue, raw, _as_dropped(raw, queue, now), now, LIMITS, told)
-    return count
+    return count, follows
 
 
-def _remove_entries(store: Store, key: str, jid: str) -> int:
-    """Do that in one sorted set, or in one line of parked jobs."""
+def _remove_entries(store: Store, key: str, jid: str, *, with_chains: bool = False) -> int:
+    """Do that in one sorted set, or in one line of parked jobs; return how many entries there were."""
     now = SystemClock.now()
     moves = [
         Move(raw, RECORD, new=_as_dropped(raw, "default", now), told=told_of_dropped(raw, DROPPED_BY_CANCEL))
-        for raw in _entries(store, key, jid)
+        for raw in _entries(store, key, jid, with_chains=with_chains)
     ]
     if not moves:
         return 0
@@ -163,9 +175,10 @@ def _remove_entries(store: Store, key: str, jid: str) -> int:
     return len(moved)
 
 
-def _entries(store: Store, key: str, jid: str) -> Iterator[bytes]:
-    """Yield the entries of a job in a sorted set."""
-    return (raw for raw in dict.fromkeys(raw for raw, _ in search_entries(store, key, [_text(jid)])) if _is(raw, jid))
+def _entries(store: Store, key: str, jid: str, *, with_chains: bool = False) -> Iterator[bytes]:
+    """Yield the entries of a job in a sorted set; with_chains: those of chains that lead to it as well."""
+    found = dict.fromkeys(raw for raw, _ in search_entries(store, key, [_text(jid)]))
+    return (raw for raw in found if _is(raw, jid) or (with_chains and _leads_to(raw, jid)))
 
 
 def _text(jid: str) -> bytes:
@@ -182,6 +195,15 @@ def _is(raw: bytes, jid: str) -> bool:
         return False
 
 
+def _leads_to(raw: bytes, jid: str) -> bool:
+    """Return whether bytes are a job with this one behind it in its chain; raw: as for `_is`."""
+    try:
+        following = read(raw.rpartition(b"\0")[2]).get(THEN)
+    except MalformedPayload:
+        return False
+    return isinstance(following, list) and any(isinstance(each, dict) and each.get("jid") == jid for each in following)
+
+
 def _as_dropped(raw: bytes, queue: str, now: float) -> bytes:
     """Return the bytes of a job in the list of dropped jobs.  queue: of a job that names none."""
     payload = raw.rpartition(b"\0")[2]
@@ -193,9 +215,9 @@ def _as_dropped(raw: bytes, queue: str, now: float) -> bytes:
 # 4. where it runs
 
 
-def _held(store: Store, jid: str, identities: Sequence[str]) -> int:
-    """Return how many units of the job processes hold."""
-    keys, found = store.keys, 0
+def _held(store: Store, jid: str, identities: Sequence[str]) -> tuple[int, bool]:
+    """Return how many units of the job processes hold, and whether they hold one of a chain that leads to it."""
+    keys, found, leads = store.keys, 0, False
     calls = [
         Call(FIND_HELD, [keys.inflight(each), keys.hands(each)], [_text(jid), keys.hand(each, "")])
         for each in identities
@@ -207,4 +229,5 @@ def _held(store: Store, jid: str, identities: Sequence[str]) -> int:
             if isinstance(reply, Exception):
                 raise reply
             found += sum(_is(raw, jid) for raw in reply)
-    return found
+            leads |= any(_leads_to(raw, jid) for raw in reply)
+    return found, leads

@@ -22,6 +22,7 @@ from kiqcluster.application.registry import current_registry
 from kiqcluster.client.reenqueue import enqueued
 from kiqcluster.client.router import queue_of
 from kiqcluster.errors import UsageError
+from kiqcluster.features.chains import THEN
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.delivery import Ready
 from kiqcluster.process.runtime import current_setup
@@ -58,6 +59,14 @@ class Held:
     place: str
 
 
+def _is_cancelled(held: Held, jid: str) -> bool:
+    """Return whether a job is removed by a cancel of this id, as in Redis (control/cancellation)."""
+    payload = held.job.payload
+    following = payload.get(THEN) if held.place in (SCHEDULE, RETRY) else None
+    jids = [payload.get("jid"), *(each.get("jid") for each in following or () if isinstance(each, dict))]
+    return held.place != DEAD and jid in jids
+
+
 class Fake:
     """Keeps jobs in memory, for a test to inspect and run.  Thread-safe.
 
@@ -79,7 +88,7 @@ class Fake:
     def cancel(self, jid: str) -> bool:
         """Remove a job that waits, by its id; return whether there was one; called by `kiqcluster.cancel`."""
         with self._lock:
-            left = [held for held in self._held if held.place == DEAD or held.job.payload.get("jid") != jid]
+            left = [held for held in self._held if not _is_cancelled(held, jid)]
             is_found = len(left) < len(self._held)
             self._held = left
         return is_found

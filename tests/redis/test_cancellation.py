@@ -94,6 +94,48 @@ def test_who_waits_for_a_job_or_its_chain_is_told_once_it_is_removed(store: Stor
     assert 20 < store.call("TTL", store.keys.result("last")) <= 30
 
 
+@pytest.mark.parametrize("when", ["schedule", "retry"])
+def test_the_id_of_a_last_job_cancels_a_chain_that_waits_for_its_time(store: Store, setup: Setup, when: str) -> None:
+    @job
+    def load(number: int) -> int: ...
+
+    @job
+    def add(number: int) -> int: ...
+
+    @job(result_ttl=60)
+    def tell(number: int) -> int: ...
+
+    last = load.then(add).then(tell).perform_in(7_200, 1)
+    assert last is not None
+    (entry,) = ScheduledSet(store=store)
+    if when == "retry":
+        store.call("ZADD", "retry", 9e9, entry.raw)
+        entry.delete()
+        store.call("DEL", store.keys.result(last))
+
+    assert kiqcluster.cancel(last)
+
+    assert store.call("EXISTS", "schedule", "retry", store.keys.cancelled) == 0
+    (dropped,) = DroppedSet(store=store)
+    assert (dropped.jid, dropped["dropped_by"]) == (entry.jid, "cancelled")
+    (kept,) = store.call("LRANGE", store.keys.result(last), 0, -1)
+    assert (read_result(kept).state, read_result(kept).ended_by) == ("dropped", "load")
+    assert not kiqcluster.cancel(last)
+
+
+@pytest.mark.parametrize("place", ["queue", "parked"])
+def test_a_later_job_of_a_chain_under_way_keeps_its_mark_for_a_day(store: Store, place: str) -> None:
+    raw = payload(**{THEN: [{"class": "Last", "queue": "q", "jid": "last", "args": [None]}]})
+    lay(store, place, raw)
+
+    assert cancel_in(store, "last") == Cancelled(follows=True)
+    assert not cancel_in(store, "last")
+
+    seconds, _ = store.call("TIME")
+    assert float(store.call("ZSCORE", store.keys.cancelled, "last")) > int(seconds) - 60
+    assert len(DroppedSet(store=store)) == 0
+
+
 def test_a_job_whose_arguments_hold_the_id_is_left_alone(store: Store) -> None:
     lay(store, "queue", payload("another"))
     lay(store, "retry", payload("another"))

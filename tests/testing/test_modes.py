@@ -9,6 +9,7 @@ from contextvars import ContextVar
 
 import pytest
 
+import kiqcluster
 from kiqcluster import Client, Store, job
 from kiqcluster.application.registry import Registry, using_registry
 from kiqcluster.errors import InvalidArguments, RedisUnavailable, UsageError
@@ -55,6 +56,21 @@ class TestFake:
             welcome.perform_async(3)
 
             assert [each.args for each in enqueued()] == [[1], [3]]
+
+    def test_the_id_of_a_last_job_cancels_a_chain_that_waits_for_its_time(self) -> None:
+        @job
+        def load(number: int) -> int: ...
+
+        with fake():
+            last = load.then(load).perform_in(60, 1)
+            assert last is not None
+            assert kiqcluster.cancel(last)
+            assert enqueued() == []
+
+            last = load.then(load).perform_async(1)
+            assert last is not None
+            assert not kiqcluster.cancel(last)
+            assert len(enqueued()) == 1
 
     @pytest.mark.parametrize("strategy", ["until_executing", "until_executed", "while_executing"])
     def test_every_push_counts_also_of_jobs_that_are_deduplicated(self, strategy: str) -> None:

@@ -77,5 +77,8 @@ def cancel_everywhere(stores: Iterable[Store], jid: str) -> Cancelled:
     """
     found = [cancel_in(store, jid) for store in stores]
     return Cancelled(
-        sum(each.removed for each in found), sum(each.running for each in found), any(each.told for each in found)
+        sum(each.removed for each in found),
+        sum(each.running for each in found),
+        any(each.told for each in found),
+        any(each.follows for each in found),
     )

@@ -49,6 +49,8 @@ def _words(looks: Sequence[Cancelled]) -> str:
         return "cancelled, told: it ends where it asks"
     if any(each.told for each in looks):
         return "cancelled, told: an iterable job of Ruby ends at its next flush"
+    if any(each.follows for each in looks):
+        return "a later job of a chain under way: it is dropped when it would begin, within a day"
     return "nowhere to be found; it has ended, is dead, or runs in a Ruby process"
 
 

@@ -1,6 +1,7 @@
 """Cancellation: removes a job by its id wherever it waits, and tells it wherever it runs.
 
 cancel      on all shards; whether it was found
+remove_of_tasks   removes the jobs of cancelled tasks where they wait for long
 tell_processes   has all processes of a shard read the marks
 cancel_in   on one: 1. mark its id, so that it does not begin any more, wherever it goes meanwhile
                        (features/cancellation)
@@ -14,30 +15,34 @@ units in flight, and all of it once more where nothing was found.  The mark hold
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from kiqcluster.control.control_messages import CANCEL, MESSAGE_TTL_SECONDS, new_message
 from kiqcluster.errors import MalformedPayload, StoreError, UsageError
 from kiqcluster.features.chains import THEN, told_of_dropped
+from kiqcluster.features.tasks import CANCELLED_BY_TASK
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import DROPPED_BY_CANCEL, presentable, read
+from kiqcluster.sidekiq.task_keys import TASK_ID, task_of
 from kiqcluster.store import Store
 from kiqcluster.store.engine.settle_calls import DROPPED_SECONDS, MAX_DROPPED_JOBS
 from kiqcluster.store.entry_moves import RECORD, DeadSetLimits, Move, move_entries, record_queued
 from kiqcluster.store.limits.parking import parked_sets
 from kiqcluster.store.scripts import FIND_HELD, MARK_CANCELLED, SEND, Call, run_script, run_scripts, sliced
-from kiqcluster.store.search import search_entries, search_jobs
+from kiqcluster.store.search import MAX_TEXTS, search_entries, search_jobs
 from kiqcluster.store.shards import same_redis
 
-__all__ = ["Cancelled", "cancel", "cancel_in", "tell_processes"]
+__all__ = ["Cancelled", "cancel", "cancel_in", "remove_of_tasks", "tell_processes"]
 
 MARK_SECONDS = 86_400  # that a mark is kept of a job that a process holds, which may have died
 UNFOUND_MARK_SECONDS = 3_600  # that a mark is kept of a job that was found nowhere; as a rule it has ended
 MAX_MARKS = 1_000  # kept; a heartbeat reads all of them (publish.lua)
 MAX_CALLS = 100  # scripts of one round trip
+MAX_MOVED = 500  # entries of one script
 LIMITS = DeadSetLimits(MAX_DROPPED_JOBS + 1, DROPPED_SECONDS)  # of the dropped jobs
 TRANSIENT_KEYS = ("at", "enqueued_at")  # that dropped jobs do not have
 
@@ -119,6 +124,44 @@ def _mark(store: Store, jid: str, seconds: int, which: str = "") -> bool:
 def tell_processes(store: Store) -> None:
     """Have all processes of a shard read which jobs and tasks are cancelled.  About two round trips.  StoreError."""
     _tell(store, _identities(store))
+
+
+def remove_of_tasks(store: Store, tasks: Collection[str]) -> int:
+    """Move jobs of these tasks from where they wait for long to the dropped jobs; return how many.
+
+    That is the schedule, the retries, and lines of parked jobs.  Those in queues are dropped when they would begin.
+    One round trip per 2 000 entries that are looked at, and one per 500 that are moved.  Raises StoreError.
+    """
+    keys, count = store.keys, 0
+    texts = [_text(each) for each in tasks] if len(tasks) <= MAX_TEXTS else [TASK_ID.encode()]
+    for key in (keys.schedule, keys.retry, *(keys.parked(each) for each in sorted(set(parked_sets(store))))):
+        found = (raw for raw, _ in search_entries(store, key, texts) if _task_of(raw) in tasks)
+        while some := list(islice(found, MAX_MOVED)):
+            now = SystemClock.now()
+            moves = [
+                Move(
+                    raw,
+                    RECORD,
+                    new=_as_dropped(raw, "default", now, CANCELLED_BY_TASK),
+                    told=told_of_dropped(raw, CANCELLED_BY_TASK),
+                    with_task=True,
+                )
+                for raw in some
+            ]
+            moved, refusals, _ = move_entries(store, key, moves, now, LIMITS)
+            count += len(moved)
+            for refusal in refusals[:1]:
+                raise StoreError(f"jobs of the task stay in {key}: {refusal}")
+    return count
+
+
+def _task_of(raw: bytes) -> str:
+    """Return the id of the task in which a job has an event, "" for none; raw: as for `_is`."""
+    try:
+        task = task_of(read(raw.rpartition(b"\0")[2]))
+    except MalformedPayload:
+        return ""
+    return "" if task is None else task[0]
 
 
 def _identities(store: Store) -> list[str]:
@@ -204,10 +247,10 @@ def _leads_to(raw: bytes, jid: str) -> bool:
     return isinstance(following, list) and any(isinstance(each, dict) and each.get("jid") == jid for each in following)
 
 
-def _as_dropped(raw: bytes, queue: str, now: float) -> bytes:
-    """Return the bytes of a job in the list of dropped jobs.  queue: of a job that names none."""
+def _as_dropped(raw: bytes, queue: str, now: float, by: str = DROPPED_BY_CANCEL) -> bytes:
+    """Return the bytes of a job in the list of dropped jobs.  queue: of a job that names none.  by: who drops it."""
     payload = raw.rpartition(b"\0")[2]
-    changes = {"dropped": True, "dropped_by": DROPPED_BY_CANCEL}
+    changes = {"dropped": True, "dropped_by": by}
     mended = presentable({**read(payload), **changes}, queue, now)
     return ruby_json.patch(payload, {**changes, **mended}, TRANSIENT_KEYS)
 

@@ -31,6 +31,7 @@ from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Dead, Discard, Done, Dropped, Effect, Outcome, Retry
 from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.sidekiq.task_keys import TASK_ID, task_of
+from kiqcluster.store.entry_moves import CANCELLED_WITH_TASK
 
 __all__ = ["CANCELLED_BY_TASK", "TaskEvents", "encoded", "error_rows"]
 
@@ -105,7 +106,7 @@ def _ending(outcome: Outcome, failure: BaseException | None) -> tuple[str, str, 
         case Dropped():
             by = _kept(outcome.payload).get("dropped_by")
             is_cancelled = by == CANCELLED_BY_TASK
-            text = "cancelled with its task" if is_cancelled else f"dropped by {by}" if by else "dropped"
+            text = CANCELLED_WITH_TASK if is_cancelled else f"dropped by {by}" if by else "dropped"
             return "error", text, "cancelled" if is_cancelled else ""
     return "enqueue", "", ""
 

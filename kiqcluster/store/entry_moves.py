@@ -42,6 +42,7 @@ from kiqcluster.store.scripts import (
 from kiqcluster.store.store import Store
 
 __all__ = [
+    "CANCELLED_WITH_TASK",
     "MAX_DROPPED",
     "RECORD",
     "STAGE",
@@ -69,6 +70,7 @@ SHIFTED = 2  # a reply of bulk_jobs
 MOVE_ARGUMENTS = 5  # of move_entries.lua before its rows
 MAX_DROPPED = 1_000  # entries that one script drops from the dead set (dead_set.lua)
 RECORD = "record"  # to the dropped jobs, with other bytes; all of a call, whose limits are theirs
+CANCELLED_WITH_TASK = "cancelled with its task"  # the message of such a job in its task
 FINAL_VERBS = ("drop", "bury", RECORD)
 STAGE = "stage"  # for a move to the shard that `queue` names then (shard_moves.py); all or none of a call
 
@@ -97,7 +99,8 @@ class Move:
     """An entry and what to do with it.
 
     verb: push, bury, drop, defer or rename (move_entries.lua), STAGE, or RECORD.  unmarks: jid of a job that is to run
-    although it had been cancelled, "" for none.  told: with a verb that ends the job.
+    although it had been cancelled, "" for none.  told: with a verb that ends the job.  with_task: RECORD ends it, as
+    its task was cancelled.
     """
 
     old: bytes
@@ -106,6 +109,7 @@ class Move:
     new: bytes = b""
     unmarks: str = ""
     told: Sequence[Told] = ()
+    with_task: bool = False
 
 
 class Dropped(NamedTuple):
@@ -294,7 +298,10 @@ def _ends_of(store: Store, move: Move) -> list[tuple[str, str, str, bytes]]:
     if task is not None:
         words = {"bury": "moved to the dead set by hand", RECORD: "cancelled"}
         said = words.get(move.verb, "deleted by hand, or stopped by middleware")
-        rows.append(("event", *task, ruby_json.encode(said)))
+        if move.with_task:
+            rows.append(("cancel", *task, ruby_json.encode(CANCELLED_WITH_TASK)))
+        else:
+            rows.append(("event", *task, ruby_json.encode(said)))
     rows += [("tell", store.keys.result(each.jid), f"{each.seconds}", each.value) for each in move.told]
     return rows
 

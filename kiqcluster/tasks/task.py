@@ -19,9 +19,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from kiqcluster.application.argument_types import TypedDefinition
+from kiqcluster.client.chains import Chain
 from kiqcluster.client.client import Client, all_positions
 from kiqcluster.client.items import read_item
-from kiqcluster.control.cancellation import tell_processes
+from kiqcluster.control.cancellation import remove_of_tasks, tell_processes
 from kiqcluster.errors import TaskEnded, UsageError
 from kiqcluster.process.delivery import Ready
 from kiqcluster.process.job_context import JobContext, current_job
@@ -199,9 +200,11 @@ class Task:
     def cancel(self, reason: str = "") -> bool:
         """Cancel the task and its child tasks; return False if it was complete already.
 
-        Jobs that have not begun are dropped when they would begin, and end as `error`.  Running ones are told, as
-        `kiqcluster.cancel` tells them; those that do not ask go on.
-        Two round trips for each task, and about two to tell all processes.  May be repeated.
+        Jobs that have not begun are dropped, and end as `error`: those in the schedule and the retry set, and parked
+        ones, at once, others when they would begin.  Running ones are told, as `kiqcluster.cancel` tells them; those
+        that do not ask go on.
+        Two round trips for each task, about two to tell all processes, and one per 2 000 jobs that wait so, of whatever
+        task.  May be repeated.
         Raises UsageError for a reason that is too long; TaskEnded if the task is unknown; StoreError.
         """
         _check_text("reason", reason)
@@ -220,6 +223,7 @@ class Task:
                     lost.append(child)
             stored.lose_children(self._store, parent, lost)
         tell_processes(self._store)
+        remove_of_tasks(self._store, known)
         return True
 
     def close(self) -> None:
@@ -312,6 +316,11 @@ def current_task() -> Task | None:
 def _job(job: Any, queue: str) -> tuple[str, Any, Mapping[str, JSON]]:
     """Return name, definition and payload keys of what a task was given as its job.  Raises UsageError."""
     setup = current_setup()
+    if isinstance(job, Chain):
+        raise UsageError(
+            f"a task takes one job for all of its rows, and no chain ({job!r}): have that job add the next one, "
+            "current_task().add(…), or pass the chain as a callback, on_success=…"
+        )
     name, definition, options = read_item(setup, {"class": job, **({"queue": queue} if queue else {})})
     if definition is None and not queue:
         raise UsageError(f"{job} is not registered here; pass the queue of its jobs: queue='default'")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kiqcluster import Interrupted, job
-from kiqcluster.api import DeadSet, Queue, RetrySet
+from kiqcluster.api import DeadSet, DroppedSet, Queue, RetrySet
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import TaskEnded, UsageError
 from kiqcluster.features.stacks import current_stacks
@@ -675,6 +675,47 @@ class TestCancel:
         assert {event.messages for event in status.failures} == {("cancelled with its task",)}
         assert pushed(store) == ["completed"]
         assert not task.cancel()
+
+    @pytest.mark.parametrize("place", ["schedule", "retry", "parked"])
+    def test_jobs_that_wait_for_long_are_dropped_at_once(
+        self, place: str, row: JobFunction[..., Any], store: Store, callbacks: dict[str, Any]
+    ) -> None:
+        with Task.open("import", **callbacks) as parent:
+            child = Task.create("child", row, [[1]], parent=parent)
+            parent.add(row, [[2]])
+        other = Task.create("other", row, [[3]])
+        raws = store.call("LRANGE", "queue:default", 0, -1)
+        store.call("DEL", "queue:default")
+        slots = store.keys.slots("handle_row")
+        store.call("SADD", store.keys.parked_sets, slots)
+        key = store.keys.parked(slots) if place == "parked" else place
+        before = b"queue:default\0" if place == "parked" else b""
+        store.call("ZADD", key, *[word for raw in raws for word in (9e9, before + raw)])
+
+        assert parent.cancel("wrong file")
+
+        assert [each.status().is_complete for each in (parent, child, other)] == [True, True, False]
+        assert (counts(parent), parent.status().cancelled, counts(child)) == ({"error": 1}, 1, {"error": 1})
+        assert {event.messages for event in parent.status().failures} == {("cancelled with its task",)}
+        assert store.call("ZCARD", key) == 1
+        assert {entry["dropped_by"] for entry in DroppedSet(store=store)} == {"task"}
+        assert pushed(store) == ["completed"], "it has not died"
+
+    def test_jobs_of_very_many_tasks_are_dropped_at_once(self, row: JobFunction[..., Any], store: Store) -> None:
+        with Task.open("parent") as parent:
+            for number in range(20):
+                Task.create(f"child {number}", row, [[number]] * 40, parent=parent)
+        raws = store.call("LRANGE", "queue:default", 0, -1)
+        store.call("ZADD", "schedule", *[word for raw in raws for word in (9e9, raw)])
+        store.call("DEL", "queue:default")
+
+        parent.cancel()
+
+        assert (store.call("EXISTS", "schedule"), parent.status().is_complete) == (0, True)
+
+    def test_a_chain_as_the_job_of_a_task_is_refused_with_what_to_do_instead(self, row: JobFunction[..., Any]) -> None:
+        with pytest.raises(UsageError, match=r"no chain .*current_task\(\).add"):
+            Task.create("import", row.then(row), [[1]])
 
     def test_a_running_job_that_is_not_told_goes_on(self, row: JobFunction[..., Any], worker: Worker) -> None:
         task = Task.create("import", row, [[1]])

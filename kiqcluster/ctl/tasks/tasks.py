@@ -126,10 +126,10 @@ def show(stores: list[Store], output: Output, identifier: str, status: str | Non
 @stores_options
 @json_option
 def cancel(stores: list[Store], output: Output, identifier: str, reason: str, yes: bool) -> None:
-    """Cancel a task and its child tasks: jobs that have not begun are dropped when they would begin.
+    """Cancel a task and its child tasks: jobs that have not begun are dropped.
 
+    Those that are scheduled, wait for a retry or are parked end at once, others when they would begin.
     Running jobs are told: those that ask end, as do async ones.
-    Jobs that are scheduled or wait for a retry end when they are due.
 
     \b
       kiqctl tasks cancel 5f0c1d6b7a8e9f0a1b2c3d4e --yes

@@ -31,6 +31,7 @@ local verbs = {
 local COMPANIONS = {
   clear = function(key, jid) clear(key, jid) end,
   event = function(key, jid, messages) change_event(key, jid, 'error', '', '', messages) end,
+  cancel = function(key, jid, messages) change_event(key, jid, 'error', '', 'cancelled', messages) end,
   tell = function(key, seconds, value) pcall(tell, key, value, seconds) end,
   unmark = function(key, jid) redis.pcall('ZREM', key, jid) end,
 }

@@ -5,6 +5,7 @@ registry         job name → definition; only registered names run
 argument_types   arguments of types that JSON lacks, by the annotations of perform, on both sides of the queue
 converters       the values of one type ↔ JSON
 losses           where a model differs from the one that its JSON gives back
+changes          where the value that a job would get differs from the one that a push was given
 annotations      which types an annotation holds, and what they need
 definitions      the class or function of a job → its definition, checked and registered
 options          which options a job may have, and their valid values

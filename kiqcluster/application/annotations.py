@@ -61,7 +61,6 @@ class Needs(Flag):
     LISTS = auto()  # … tuples
     ORDER = auto()  # … sets, whose order may change from one process to the next
     DEFAULTS = auto()  # … dataclasses whose fields have defaults
-    OMITS = auto()  # … Structs that leave out fields with a default
     MSGSPEC = auto()  # … Structs
     PYDANTIC = auto()  # … models, which only pydantic can convert
 
@@ -235,9 +234,7 @@ def _walk_class(cls: type[Any], path: str, found: _Found) -> None:
     elif hasattr(cls, "__pydantic_validator__"):  # of version 2: a model, or a dataclass of its own
         found.needs |= Needs.CONVERSION | Needs.PYDANTIC
     elif issubclass(cls, msgspec.Struct):
-        config = cls.__struct_config__
         found.needs |= Needs.CONVERSION | Needs.MSGSPEC
-        found.needs |= Needs.OMITS if config.omit_defaults else Needs.NOTHING
         _walk_fields(cls, path, found)
     elif dataclasses.is_dataclass(cls) or hasattr(cls, "__attrs_attrs__") or typing.is_typeddict(cls):
         found.needs |= Needs.CONVERSION

@@ -21,14 +21,16 @@ import dataclasses
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import cache, partial, reduce, wraps
 from typing import Any, Protocol, TypeVar, cast
+from uuid import UUID
 
 import msgspec
 
 from kiqcluster.application.annotations import Needs, has_class_defaults
+from kiqcluster.application.changes import Changed, check_unchanged, fields_of
 from kiqcluster.application.losses import first_loss, holds_any
 from kiqcluster.errors import JobDefinitionError
 from kiqcluster.sidekiq import ruby_json
@@ -45,6 +47,8 @@ MISPLACED = object()  # it fits no type in which values are checked
 NAIVE = "has no time zone; pass an aware one, such as datetime.now(UTC)"
 ATOMS = frozenset({str, int, float, bool, type(None), datetime, date, Decimal})
 LOWEST_PYDANTIC = (2, 6)  # older ones find some losses in JSON only late, or not at all
+TIMES = (datetime,)
+KEPT = (datetime, date, timedelta, Decimal, UUID, bytes, bytearray)  # so that none of them fits where text is wanted
 MAX_DEPTH = 100  # of a value in which a culprit is looked for
 
 
@@ -128,10 +132,10 @@ class MsgspecConverter:
         self._type = annotation
         self._order: Any = "deterministic" if Needs.ORDER in needs else None
         self._has_times = Needs.ZONES in needs
-        self._kept = (datetime,) if self._has_times else ()  # until its zone has been looked at
+        self._kept = TIMES if self._has_times else ()  # until its zone has been looked at
+        self._holds_any = holds_any(annotation)
         self._is_looked_at = bool(needs & (Needs.ZONES | Needs.LISTS))
         self._has_defaults = Needs.DEFAULTS in needs
-        self._may_omit = Needs.OMITS in needs
         try:
             msgspec.json.Decoder(annotation)
         except (TypeError, ValueError) as error:  # it says which types cannot be together
@@ -146,17 +150,17 @@ class MsgspecConverter:
     @_limited
     def write(self, value: Any) -> JSON:
         try:
-            found = msgspec.to_builtins(
-                value, str_keys=True, order=self._order, enc_hook=_refuse, builtin_types=self._kept
-            )
+            found = msgspec.to_builtins(value, enc_hook=_refuse, builtin_types=KEPT)
         except _Foreign as error:
             raise Misfit(_path_to(value, partial(operator.is_, error.value)), str(error)) from error
         except (TypeError, ValueError) as error:
             raise Misfit("", str(error)) from error
-        written = self._written(self._typed(found))
-        if found != written and not self._may_omit and (extra := next(_extra(found, written), None)):
-            raise Misfit(extra, "there is no such field")
-        return written
+        typed = self._typed(found)
+        try:
+            check_unchanged(value, typed, is_any=self._holds_any)
+        except Changed as change:
+            raise Misfit(change.path, change.reason) from change
+        return self._written(typed)
 
     @_limited
     def read(self, value: JSON) -> Any:
@@ -180,12 +184,14 @@ class MsgspecConverter:
             raise Misfit(path, reason) from error
 
     def _written(self, typed: Any) -> JSON:
-        if not self._is_looked_at:
-            return msgspec.to_builtins(typed, str_keys=True, order=self._order)
         try:
+            if not self._is_looked_at:
+                return msgspec.to_builtins(typed, str_keys=True, order=self._order)
             return _as_lists(msgspec.to_builtins(typed, str_keys=True, order=self._order, builtin_types=self._kept))
         except _Naive as error:
             raise Misfit(_path_to(typed, _is_naive), NAIVE) from error
+        except (TypeError, ValueError) as error:  # a key that is a tuple
+            raise Misfit("", str(error)) from error
 
     def _explained(self, error: msgspec.ValidationError, value: JSON) -> tuple[str, str]:
         """Return where an error lies, also in dicts, of which msgspec does not say the key; and the reason."""
@@ -293,19 +299,6 @@ def _iso(when: datetime) -> str:
     return text
 
 
-def _extra(found: JSON, written: JSON) -> Iterator[str]:
-    """Yield the paths of keys that the type does not have."""
-    if isinstance(found, dict) and isinstance(written, dict):
-        for key, value in found.items():
-            if key not in written:
-                yield f".{key}"
-            else:
-                yield from (f".{key}{path}" for path in _extra(value, written[key]))
-    elif isinstance(found, list | tuple) and isinstance(written, list):
-        for index, (value, other) in enumerate(zip(found, written, strict=False)):
-            yield from (f"[{index}]{path}" for path in _extra(value, other))
-
-
 def _is_naive(value: Any) -> bool:
     return isinstance(value, datetime) and value.tzinfo is None
 
@@ -329,11 +322,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple | set | frozenset):
         yield from ((f"[{index}]", each) for index, each in enumerate(value))
     else:
-        names = getattr(value, "__struct_fields__", ())
-        if dataclasses.is_dataclass(value):
-            names = [each.name for each in dataclasses.fields(value)]
-        elif hasattr(value, "__attrs_attrs__"):
-            names = [each.name for each in value.__attrs_attrs__]
+        kind: Any = type(value)
+        names = fields.names if (fields := fields_of(kind)) else ()
         yield from ((f".{name}", getattr(value, name)) for name in names if hasattr(value, name))
 
 

@@ -21,7 +21,7 @@ from uuid import UUID
 from kiqcluster.application.annotations import SCALARS, is_alias
 from kiqcluster.sidekiq.conversions import type_name
 
-__all__ = ["first_loss", "holds_any"]
+__all__ = ["first_loss", "holds_any", "is_same"]
 
 MISSING = "the job would not get it"
 CHANGED = (
@@ -93,21 +93,21 @@ def _difference(one: Any, other: Any, is_any: bool) -> str | None:
     kind: Any = type(one)
     if is_any and isinstance(one, WRITTEN_AS_JSON):
         return None
-    if _fields(kind) is None and _is_same(one, other):
+    if _fields(kind) is None and is_same(one, other):
         return None
     if kind is not type(other):
         return f"the job would get {_a(other)}, not {_a(one)}; annotate the class that the value has"
     return CHANGED
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def is_same(one: Any, other: Any) -> bool:
     """Return whether two values are equal, or do not tell: numbers that are none, arrays, classes without an `==`."""
     if isinstance(one, datetime) and isinstance(other, datetime) and one.tzinfo and other.tzinfo:
         return one - other == timedelta(0)  # PEP 495: `==` is false in an hour that a zone has twice
     try:
         if one == other or (one != one and other != other):
             return True
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, ValueError, ArithmeticError, RecursionError):  # an array; Decimal("sNaN")
         return type(one) is type(other)
     own: Any = type(one).__eq__
     return type(one) is type(other) and own is object.__eq__
@@ -134,11 +134,26 @@ def _fields(kind: type[Any]) -> Fields | None:
 
 def holds_any(annotation: Any) -> bool:
     """Return whether an annotation leaves the type of some value in it open, or may do so."""
+    return _holds_any(annotation, [])
+
+
+def _holds_any(annotation: Any, seen: list[Any]) -> bool:
     if any(annotation is each for each in OPEN) or isinstance(annotation, typing.TypeVar):
         return True
-    if is_alias(annotation) or is_alias(typing.get_origin(annotation)):  # it may hold itself, too
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if is_alias(annotation) or is_alias(origin):  # it may hold itself, too
         return True
-    return any(holds_any(each) for each in typing.get_args(annotation))
+    if typing.is_typeddict(origin or annotation) and not any(annotation is each for each in seen):
+        seen.append(annotation)
+        try:
+            arguments += tuple(typing.get_type_hints(origin or annotation).values())
+        except (NameError, AttributeError, TypeError):  # a name that is not known here
+            return True
+    elif hasattr(annotation, "__supertype__"):  # NewType
+        arguments = (annotation.__supertype__,)
+    elif any(origin is each for each in OPEN) and not arguments:  # typing.List
+        return True
+    return any(_holds_any(each, seen) for each in arguments)
 
 
 def _text(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -17,7 +18,7 @@ from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Dead, Done, Parked, Retry
 from kiqcluster.store import Store
 from kiqcluster.tasks import Task
-from tests.apps.typed import AT, ORDER, STORED, Order
+from tests.apps.typed import AT, ORDER, STORED, Line, Order
 from tests.in_process_worker import Worker
 from tests.redis.test_client import payloads
 
@@ -73,6 +74,23 @@ class TestPushes:
 
         with pytest.raises(InvalidArguments, match=r"order\.placed_at: has no time zone"):
             send.perform_async(Order(1, AT.replace(tzinfo=None)))
+
+    @pytest.mark.parametrize(
+        ("change", "path"),
+        [
+            ({"lines": [Line(b"pen", Decimal(1))]}, r"order\.lines\[0\]\.article"),  # type: ignore[arg-type]
+            ({"lines": [Line("pen", "1.50")]}, r"order\.lines\[0\]\.price"),  # type: ignore[arg-type]
+            ({"placed_at": "2026-11-20T12:00:00Z"}, r"order\.placed_at"),
+            ({"currency": "EUR"}, r"order\.currency"),
+        ],
+    )
+    def test_a_value_that_the_job_would_get_as_another_one_is_refused(
+        self, send: Any, store: Store, change: Any, path: str
+    ) -> None:
+        with pytest.raises(InvalidArguments, match=path):
+            send.perform_async(replace(ORDER, **change))
+
+        assert arguments(store) == []
 
     def test_middleware_sees_plain_json_on_both_sides(
         self, send: Any, worker: Worker, setup: Setup, seen: list[Any]

@@ -313,7 +313,7 @@ REFUSED: list[tuple[Any, Any, str, str]] = [
     (Order, Order(1, [], due=NOON.replace(tzinfo=None)), ".due", "has no time zone"),
     (datetime, NOON.replace(tzinfo=None), "", "has no time zone"),
     (list[datetime], ["2026-01-01T00:00:00"], "[0]", "has no time zone"),
-    (date, NOON, "", "invalid RFC3339 encoded date"),
+    (date, NOON, "", "expected date, got datetime"),
     (Colour, "green", "", "invalid enum value 'green'"),
     (dict[date, int], {"x": 1}, "", "a key: invalid RFC3339 encoded date"),
     (Annotated[int, msgspec.Meta(gt=0)], 0, "", "expected int >= 1"),

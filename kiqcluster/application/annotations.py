@@ -60,6 +60,7 @@ class Needs(Flag):
     ZONES = auto()  # it holds times, which need a zone
     LISTS = auto()  # … tuples
     ORDER = auto()  # … sets, whose order may change from one process to the next
+    KEYS = auto()  # … dicts whose keys are text or another type: both are text in JSON
     DEFAULTS = auto()  # … dataclasses whose fields have defaults
     MSGSPEC = auto()  # … Structs
     PYDANTIC = auto()  # … models, which only pydantic can convert
@@ -177,8 +178,11 @@ def _walk(annotation: Any, path: str, found: _Found) -> None:
         arguments = [_aliased(annotation)]
     elif is_alias(origin):  # Pair[int]
         arguments.append(origin)
-    elif arguments and isinstance(origin, type) and issubclass(origin, Mapping) and not _may_be_key(arguments[0]):
-        found.keys = found.keys or f"{path} has keys of the type {_name(arguments[0])}"
+    elif arguments and isinstance(origin, type) and issubclass(origin, Mapping):
+        if not _may_be_key(arguments[0]):
+            found.keys = found.keys or f"{path} has keys of the type {_name(arguments[0])}"
+        if str in (kinds := _kinds(arguments[0])) and len(kinds) > 1:
+            found.needs |= Needs.KEYS
     elif isinstance(origin, type) and origin is not UnionType and origin not in CONTAINERS:
         _walk(origin, path, found)
     for each in arguments:
@@ -188,19 +192,28 @@ def _walk(annotation: Any, path: str, found: _Found) -> None:
 
 def _may_be_key(annotation: Any) -> bool:
     """Return whether values of a type can be keys in JSON; those of one of several types is enough."""
+    return any(_is_key(each) for each in _kinds(annotation))
+
+
+def _is_key(kind: Any) -> bool:
+    if isinstance(kind, type) and typing.get_origin(kind) is None:
+        is_open = kind is object or kind is Any  # the latter is a class from Python 3.11 on
+        return is_open or (issubclass(kind, KEYS) and not issubclass(kind, NO_KEYS))
+    return not isinstance(typing.get_origin(kind), type)
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """Return the types that the annotation of a key names."""
     origin = typing.get_origin(annotation)
-    if isinstance(annotation, type) and origin is None:
-        is_open = annotation is object or annotation is Any  # the latter is a class from Python 3.11 on
-        return is_open or (issubclass(annotation, KEYS) and not issubclass(annotation, NO_KEYS))
     if is_alias(annotation):
-        return _may_be_key(_aliased(annotation))
+        return _kinds(_aliased(annotation))
     if hasattr(annotation, "__supertype__"):
-        return _may_be_key(annotation.__supertype__)
+        return _kinds(annotation.__supertype__)
     if origin is typing.Annotated:
-        return _may_be_key(annotation.__origin__)
+        return _kinds(annotation.__origin__)
     if origin is typing.Union or origin is UnionType:
-        return any(_may_be_key(each) for each in typing.get_args(annotation))
-    return not isinstance(origin, type)
+        return [kind for each in typing.get_args(annotation) for kind in _kinds(each)]
+    return [annotation]
 
 
 def _name(annotation: Any) -> str:

@@ -45,6 +45,7 @@ FIELD, ITEM, KEY = ".{}", "[{}]", "[{!r}]"  # forms of steps
 NO_FIELD = "there is no such field"
 NOT_BASE64 = "it is text, but not base64, which is the JSON of bytes; pass bytes"
 NOT_EXACT = "a float does not hold all digits of this integer; annotate int"
+SAME_KEYS = "two of its keys are the same text in JSON; pass keys of one type"
 NO_OFFSET = "its zone has no offset of whole minutes without a date; pass a datetime, or a time without a zone"
 CHANGED = (
     "the job would get another value: the constructor of its class changes it, or its JSON does not hold all of it"
@@ -108,8 +109,11 @@ def _check_part(form: str, step: Any, given: Any, read: Any, is_any: bool, is_js
 def _other(given: Any, read: Any) -> Changed:
     if type(given) is type(read):
         return Changed(CHANGED)
-    got, passed = ("null" if each is None else f"a {type_name(each)}" for each in (read, given))
-    return Changed(f"the job would get {got}, not {passed}; pass a value of the type in the annotation")
+    return Changed(f"the job would get {_a(read)}, not {_a(given)}; pass a value of the type in the annotation")
+
+
+def _a(value: Any) -> str:
+    return "null" if value is None else f"a {type_name(value)}"
 
 
 # values without parts
@@ -252,11 +256,24 @@ def _check_keys(given: Mapping[Any, Any], read: dict[Any, Any], is_any: bool, is
         elif (found := _read_key(key, read, kinds)) is UNSET:
             raise _at(FIELD, key, NO_FIELD)
         elif not is_any and (type(key) is not str or not is_json):
-            raise Changed(f"a key: {_other(key, found)}")
+            raise Changed(f"a key: the job would get {_a(found)}, not {_a(key)}; annotate and pass keys of one type")
         elif isinstance(found, bytes) and not _is_base64(key):
             raise Changed(f"a key: {NOT_BASE64}")
         if part is not (other := read[found]):
             _check_part(KEY, key, part, other, is_any, is_json)
+    if len(read) < len(given) or (kinds - {str} and len(_texts(read)) < len(read)):
+        raise Changed(SAME_KEYS)
+
+
+def _texts(read: dict[Any, Any]) -> dict[str, None]:
+    """Return keys as text, as JSON has them.  Raises Changed."""
+    try:
+        texts: dict[str, None] = msgspec.to_builtins(dict.fromkeys(read), str_keys=True)
+    except TypeError as error:
+        raise Changed(
+            "a key: JSON has text as keys, for which numbers, dates and such may stand, but no other type"
+        ) from error
+    return texts
 
 
 def _read_key(key: Any, read: dict[Any, Any], kinds: set[type]) -> Any:

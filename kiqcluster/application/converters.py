@@ -135,6 +135,7 @@ class MsgspecConverter:
         self._kept = TIMES if self._has_times else ()  # until its zone has been looked at
         self._holds_any = holds_any(annotation)
         self._is_looked_at = bool(needs & (Needs.ZONES | Needs.LISTS))
+        self._has_text_keys = Needs.KEYS in needs
         self._has_defaults = Needs.DEFAULTS in needs
         try:
             msgspec.json.Decoder(annotation)
@@ -158,9 +159,12 @@ class MsgspecConverter:
         typed = self._typed(found)
         try:
             check_unchanged(value, typed, is_any=self._holds_any)
+            written = self._written(typed)
+            if self._has_text_keys:  # a key that is a number may come back as text
+                check_unchanged(typed, self._typed(written), is_any=self._holds_any, is_json=False)
         except Changed as change:
             raise Misfit(change.path, change.reason) from change
-        return self._written(typed)
+        return written
 
     @_limited
     def read(self, value: JSON) -> Any:

@@ -24,6 +24,7 @@ from kiqcluster.sidekiq.conversions import type_name
 __all__ = ["first_loss", "holds_any", "is_same"]
 
 MISSING = "the job would not get it"
+SAME_KEYS = "two of its keys are the same text; pass keys of one type"
 CHANGED = (
     "the job would get another value. pydantic does not write all of this one (SecretStr, exclude=True, a serializer), "
     "or its constructor changes it; pass what it is found by"
@@ -63,6 +64,8 @@ def first_loss(given: Any, read: Any, *, is_any: bool = False) -> tuple[str, str
                 return _text((path, form, step)), MISSING
         if len(others) > len(ones):
             return _text(path), CHANGED
+        if len(others) < len(ones):
+            return _text(path), SAME_KEYS
     return None
 
 

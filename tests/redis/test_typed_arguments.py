@@ -92,6 +92,16 @@ class TestPushes:
 
         assert arguments(store) == []
 
+    @pytest.mark.parametrize("prices", [{1: Decimal(10), "1": Decimal(20)}, {1: Decimal(10)}])
+    def test_a_dict_with_keys_of_another_type_is_refused(self, worker: Worker, store: Store, prices: Any) -> None:
+        @job
+        def reprice(prices: dict[str, Decimal]) -> None: ...
+
+        with pytest.raises(InvalidArguments, match="prices: a key: expected str, got int"):
+            reprice.perform_async(prices)
+
+        assert arguments(store) == []
+
     def test_middleware_sees_plain_json_on_both_sides(
         self, send: Any, worker: Worker, setup: Setup, seen: list[Any]
     ) -> None:

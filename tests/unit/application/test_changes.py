@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from kiqcluster.application.converters import Misfit
-from tests.unit.application.test_converters import converter
+from tests.unit.application.test_converters import UserId, converter
 
 TODAY = date(2026, 11, 20)
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -165,6 +165,20 @@ CHANGED: list[tuple[Any, Any, str, str]] = [
     (Document, Document(names={"a"}), ".names", "would get a list, not a set"),  # type: ignore[arg-type]
     (Document, Document(by_date={"2026-01-01": "x"}), ".by_date", "a key: the job would get a datetime.date"),  # type: ignore[dict-item]
     (dict[str, date], {Colour.RED: TODAY}, "", "a key: the job would get a str, not a "),
+    # keys: text in JSON
+    (dict[str, Decimal], {1: Decimal(10), "1": Decimal(20)}, "", "a key: expected str, got int"),
+    (dict[str, Decimal], {1: Decimal(10)}, "", "a key: expected str, got int"),
+    (dict[str, Decimal], {TODAY: Decimal(10)}, "", "a key: expected str, got date"),
+    (list[dict[int, date]], [{}, {1: TODAY, "1": TODAY}], "[1]", "two of its keys are the same text"),
+    (dict[Any, date], {1: TODAY, "1": TODAY}, "", "two of its keys are the same text"),
+    (Document, Document(data=[{1: 1, "1": 2}]), ".data[0]", "two of its keys are the same text"),
+    (Document, Document(data=Loose(data={TODAY: 1, "2026-11-20": 2})), ".data['data']", "two of its keys are the same"),
+    (Document, Document(data=Birth({1: 1, "1": 2})), ".data.at", "two of its keys are the same"),  # type: ignore[arg-type]
+    (dict[Any, date], {Colour.RED: TODAY, "red": TODAY}, "", "two of its keys are the same text"),
+    (dict[int | str, date], {1: TODAY}, "", "a key: the job would get a str, not a int; annotate and pass"),
+    (list[dict[UserId | str, date]], [{"a": TODAY}, {1: TODAY}], "[1]", "a key: the job would get a str, not a int"),
+    (Document, Document(data={"a": {(1, 2): 3}}), ".data['a']", "a key: JSON has text as keys"),
+    (dict[date | None, int], {None: 1}, "", "a key: JSON has text as keys"),
     # base64 and digits
     (bytes, "hello", "", "invalid base64"),
     (bytes, "YR==", "", "it is text, but not base64"),
@@ -219,6 +233,8 @@ KEPT: list[tuple[Any, Any, Any]] = [
     (dict[Word | None, date], {"yes": TODAY}, None),
     (dict[str, date], {Word.YES: TODAY}, None),
     (dict[int | date, date], {"2026-11-20": TODAY, "1": TODAY, 2: "2026-11-20"}, {TODAY: TODAY, 1: TODAY, 2: TODAY}),
+    (dict[int | str, date], {"1": TODAY, "a": TODAY}, None),
+    (dict[Any, date], {1: TODAY, TODAY: TODAY}, {"1": TODAY, "2026-11-20": TODAY}),
     (dict[Decimal, date], {1: TODAY, "2.0": TODAY}, {Decimal(1): TODAY, Decimal("2.0"): TODAY}),
     (set[datetime], {TWICE}, {TWICE.astimezone(UTC)}),
     (set[date], ["2026-11-20", TODAY], {TODAY}),

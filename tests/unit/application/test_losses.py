@@ -256,6 +256,8 @@ LOST: list[tuple[Any, Any, str, str]] = [
     (Either, Either(value=date(2026, 1, 1)), ".value", "a str, not a datetime.date"),
     (Open, Open(data={"x": Base(a=1)}), ".data['x']", "a dict, not a"),
     (Open, Open(data={"x": pydantic.SecretStr("y")}), ".data['x']", "a str, not a"),
+    (Nested, Nested(data={1: 1, "1": 1}), ".data", "two of its keys are the same text"),
+    (dict[Any, Base], {1: Base(a=1), "1": Base(a=1)}, "", "two of its keys are the same text"),
 ]
 
 

@@ -4,6 +4,7 @@ Read in this order:
 registry         job name → definition; only registered names run
 argument_types   arguments of types that JSON lacks, by the annotations of perform, on both sides of the queue
 converters       the values of one type ↔ JSON
+subclasses       values of subclasses of datetime, Decimal and such → values of these classes
 losses           where a model differs from the one that its JSON gives back
 changes          where the value that a job would get differs from the one that a push was given
 annotations      which types an annotation holds, and what they need

@@ -37,7 +37,7 @@ __all__ = [
 
 Namespace = tuple[dict[str, Any], Mapping[str, Any]]  # names of a module; those of a class in it, which go first
 PLAIN = (Parameter.empty, None, NoneType, Any, object, int, str, float, bool, list, dict)
-SCALARS = (date, time, timedelta, Decimal, UUID, bytes, bytearray, memoryview)
+SCALARS = (datetime, date, time, timedelta, Decimal, UUID, bytes, bytearray, memoryview)
 CONTAINERS = frozenset(  # that are lists and objects in JSON
     {
         list,
@@ -74,8 +74,8 @@ class Unresolved(Exception):  # it says what happened
 class _Found:
     """What a walk through a type has found.
 
-    foreign: where a type is that nobody here can convert, and its name.  keys: where a dict is with keys that msgspec
-    refuses, and their type
+    foreign: where a type is that nobody here can convert, its name, and what helps.  keys: where a dict is with keys
+    that msgspec refuses, and their type
     """
 
     needs: Needs = Needs.NOTHING
@@ -141,9 +141,7 @@ def needs_of(annotation: Any, path: str) -> Needs:
     if Needs.CONVERSION not in found.needs:
         return Needs.NOTHING
     if found.foreign and Needs.PYDANTIC not in found.needs:
-        raise JobDefinitionError(
-            f"{found.foreign}, which has no form in JSON: pass what it is found by (its key, its path), or a dataclass"
-        )
+        raise JobDefinitionError(found.foreign)
     if found.keys and Needs.PYDANTIC not in found.needs:
         raise JobDefinitionError(
             f"{found.keys}, which cannot be the key of an object in JSON: annotate the keys as str, and pass them as "
@@ -238,10 +236,14 @@ def _aliased(alias: Any) -> Any:
 def _walk_class(cls: type[Any], path: str, found: _Found) -> None:
     if cls in CONTAINERS or cls is typing.Generic:
         return
-    if issubclass(cls, datetime):
-        found.needs |= Needs.CONVERSION | Needs.ZONES
-    elif issubclass(cls, SCALARS) or issubclass(cls, Enum):
-        found.needs |= Needs.CONVERSION
+    if issubclass(cls, (Enum, *SCALARS)):
+        found.needs |= Needs.CONVERSION | (Needs.ZONES if issubclass(cls, datetime) else Needs.NOTHING)
+        base = next(each for each in (Enum, *SCALARS) if issubclass(cls, each))
+        if base not in (Enum, cls):
+            found.foreign = found.foreign or (
+                f"{path} is a {cls.__module__}.{cls.__qualname__}, which nobody makes of JSON: annotate "
+                f"{base.__module__}.{base.__qualname__}, from which it derives; that is what the job gets"
+            )
     elif cls in SETS:
         found.needs |= Needs.CONVERSION | Needs.ORDER
     elif hasattr(cls, "__pydantic_validator__"):  # of version 2: a model, or a dataclass of its own
@@ -259,7 +261,10 @@ def _walk_class(cls: type[Any], path: str, found: _Found) -> None:
         if hasattr(cls, "_fields"):
             _walk_fields(cls, path, found)
     else:
-        found.foreign = found.foreign or f"{path} is a {cls.__module__}.{cls.__qualname__}"
+        found.foreign = found.foreign or (
+            f"{path} is a {cls.__module__}.{cls.__qualname__}, which has no form in JSON: pass what it is found by "
+            "(its key, its path), or a dataclass"
+        )
 
 
 def has_class_defaults(cls: type[Any]) -> bool:

@@ -32,6 +32,7 @@ import msgspec
 from kiqcluster.application.annotations import Needs, has_class_defaults
 from kiqcluster.application.changes import Changed, check_unchanged, fields_of
 from kiqcluster.application.losses import first_loss, holds_any
+from kiqcluster.application.subclasses import as_base
 from kiqcluster.errors import JobDefinitionError
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.conversions import conversion, type_name
@@ -107,7 +108,7 @@ def plain(value: Any) -> JSON:
 def _dumped(value: Any) -> Any:
     if hasattr(type(value), "__pydantic_validator__") and hasattr(value, "model_dump"):
         return value.model_dump(mode="json", by_alias=True)
-    raise _Foreign(value)
+    return _as_base(value)
 
 
 class _Foreign(TypeError):
@@ -151,7 +152,7 @@ class MsgspecConverter:
     @_limited
     def write(self, value: Any) -> JSON:
         try:
-            found = msgspec.to_builtins(value, enc_hook=_refuse, builtin_types=KEPT)
+            found = msgspec.to_builtins(value, enc_hook=_as_base, builtin_types=KEPT)
         except _Foreign as error:
             raise Misfit(_path_to(value, partial(operator.is_, error.value)), str(error)) from error
         except (TypeError, ValueError) as error:
@@ -239,8 +240,10 @@ class MsgspecConverter:
         return ""
 
 
-def _refuse(value: Any) -> Any:
-    raise _Foreign(value)
+def _as_base(value: Any) -> Any:
+    if (found := as_base(value)) is None:
+        raise _Foreign(value)
+    return found
 
 
 def _with(value: Any, steps: list[Any], part: Any) -> Any:

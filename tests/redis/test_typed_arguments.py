@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -27,6 +27,14 @@ pytestmark = pytest.mark.usefixtures("setup")
 
 class Item(pydantic.BaseModel):
     price: Decimal
+
+
+class FrozenDatetime(datetime):
+    pass
+
+
+class FrozenDate(date):
+    pass
 
 
 @pytest.fixture
@@ -128,6 +136,18 @@ class TestRuns:
 
         assert isinstance(worker.run(), Done)
         assert seen == [(ORDER, date(2026, 12, 1))]
+
+    def test_values_of_subclasses_arrive_as_those_of_their_base(
+        self, send: Any, worker: Worker, store: Store, seen: list[Any]
+    ) -> None:
+        send.perform_async(
+            replace(ORDER, placed_at=FrozenDatetime.fromtimestamp(AT.timestamp(), UTC)), FrozenDate(2026, 12, 1)
+        )
+
+        assert arguments(store) == [[STORED, "2026-12-01"]]
+        assert isinstance(worker.run(), Done)
+        assert seen == [(ORDER, date(2026, 12, 1))]
+        assert (type(seen[0][0].placed_at), type(seen[0][1])) == (datetime, date)
 
     @pytest.mark.parametrize(("retry", "outcome"), [(True, Retry), (0, Dead), (False, Dead)])
     def test_a_forged_payload_is_kept_with_the_reason_and_the_path(

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kiqcluster.application.losses import holds_any, is_same
-from kiqcluster.sidekiq.conversions import type_name
+from kiqcluster.sidekiq.conversions import key_conversion, type_name
 
 __all__ = ["Changed", "check_unchanged", "fields_of"]
 
@@ -45,6 +45,7 @@ FIELD, ITEM, KEY = ".{}", "[{}]", "[{!r}]"  # forms of steps
 NO_FIELD = "there is no such field"
 NOT_BASE64 = "it is text, but not base64, which is the JSON of bytes; pass bytes"
 NOT_EXACT = "a float does not hold all digits of this integer; annotate int"
+KEY_TYPE = "a key: JSON has text as keys, for which numbers, dates and such may stand, but no other type"
 SAME_KEYS = "two of its keys are the same text in JSON; pass keys of one type"
 NO_OFFSET = "its zone has no offset of whole minutes without a date; pass a datetime, or a time without a zone"
 CHANGED = (
@@ -92,6 +93,8 @@ def check_unchanged(given: Any, read: Any, *, is_any: bool, is_json: bool = True
             _check_elements(given, read, is_any, is_json)
         elif not is_any or type(read) not in PLAIN:
             raise _other(given, read)
+    elif isinstance(given, str) and not isinstance(given, Enum):  # of a subclass
+        _check_atom(str.__str__(given), read, is_json)
     elif not _is_value_kept(given, read) and not (is_any and type(read) in PLAIN):
         raise _other(given, read)
 
@@ -270,9 +273,10 @@ def _texts(read: dict[Any, Any]) -> dict[str, None]:
     try:
         texts: dict[str, None] = msgspec.to_builtins(dict.fromkeys(read), str_keys=True)
     except TypeError as error:
-        raise Changed(
-            "a key: JSON has text as keys, for which numbers, dates and such may stand, but no other type"
-        ) from error
+        for key in read:
+            if isinstance(key, str) and str(key) is key and type(key) is not str:  # a SafeString
+                raise Changed(f"a key: {key_conversion(key)}") from error
+        raise Changed(KEY_TYPE) from error
     return texts
 
 

@@ -1,8 +1,9 @@
-"""Subclasses: a value whose class derives from that of a time, a Decimal or bytes → a value of the class itself.
+"""Subclasses: a value whose class derives from that of a time, a Decimal, text or bytes → a value of the class itself.
 
-freezegun and pendulum return such values, and pandas has its Timestamp.  Their JSON is that of the base class.  A job
-gets a value of the base class, so changes.py checks that it equals the given one: a Timestamp with nanoseconds does
-not.  The functions below read what the base class keeps, not attributes that a subclass defines anew.
+freezegun and pendulum return such values, pandas has its Timestamp, and Django its SafeString.  Their JSON is that of
+the base class.  A job gets a value of the base class, so changes.py checks that it equals the given one: a Timestamp
+with nanoseconds does not.  The functions below read what the base class keeps, not attributes that a subclass defines
+anew: str(…) of a SafeString is a SafeString.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (time, _time),
     (timedelta, timedelta.__pos__),
     (Decimal, Decimal),
+    (str, str.__str__),
     (bytes, lambda value: bytes(memoryview(value))),
     (bytearray, lambda value: bytearray(memoryview(value))),
 )

@@ -12,7 +12,7 @@ from decimal import Decimal
 from enum import Enum
 from uuid import UUID
 
-__all__ = ["conversion", "is_model", "type_name"]
+__all__ = ["conversion", "is_model", "key_conversion", "type_name"]
 
 ANNOTATION = "; or name the type in the annotation of perform, which converts it (typed arguments)"
 CONVERTED = (date, time, timedelta, Decimal, UUID, bytes, bytearray, tuple, set, frozenset)
@@ -58,7 +58,7 @@ ADVICE_BY_NAME = {
     # subclasses of types that JSON has
     "dict": "pass dict(value)",
     "list": "pass list(value)",
-    "str": "pass str(value)",
+    "str": "pass str.__str__(value)",  # str(…) of a SafeString is a SafeString
     "float": "pass float(value)",
     "int": "pass int(value)",
 }
@@ -67,6 +67,13 @@ ADVICE_BY_NAME = {
 def conversion(value: object) -> str:
     """Return advice what to pass instead of a value, as the end of a sentence."""
     return _advice(value) + (ANNOTATION if _has_converter(type(value)) else "")
+
+
+def key_conversion(key: object) -> str:
+    """Return advice what to pass instead of a key of a dict, as the end of a sentence."""
+    if isinstance(key, str):  # of a subclass; its repr may be that of plain text
+        return f"it is of type {type_name(key)}, and JSON keys are plain text: {_advice(key)}"
+    return f"JSON keys are strings: pass str({key!r})"
 
 
 def type_name(value: object) -> str:

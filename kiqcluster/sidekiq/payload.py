@@ -25,7 +25,7 @@ from typing import NewType
 
 from kiqcluster.errors import InvalidArguments, InvalidPush, MalformedPayload, class_name
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.conversions import conversion, is_model, type_name
+from kiqcluster.sidekiq.conversions import conversion, is_model, key_conversion, type_name
 from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = [
@@ -227,7 +227,7 @@ def _check_mapping(
 ) -> None:
     for key, each in value.items():
         if type(key) is not str and complain is not None:
-            complain(InvalidArguments(f"{path} has the key {key!r}; JSON keys are strings: pass str({key!r})", path))
+            complain(InvalidArguments(f"{path} has the key {key!r}; {key_conversion(key)}", path))
         if isinstance(key, str) and not ruby_json.is_unicode(key):
             raise InvalidArguments(f"{path} has a key with half a surrogate pair, which UTF-8 cannot store", path)
         _check(each, f"{path}[{key!r}]", depth + 1, complain)

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from markupsafe import Markup
 
 from kiqcluster import Client, Job, Outcome, Push, Run, job
 from kiqcluster.application.registry import Registry
@@ -243,6 +244,8 @@ def test_set_overrides_options_for_one_push(mail: Any, store: Store) -> None:
         ((1, 2), "args[0]", "list(value)"),
         ({1: "x"}, "args[0]", "keys are strings"),
         (b"x", "args[0]", "b64encode"),
+        (Markup("x"), "args[0]", "pass str.__str__(value)"),
+        ({Markup("x"): 1}, "args[0]", "JSON keys are plain text: pass str.__str__(value)"),
         (float("nan"), "args[0]", "None or a number"),
         ([float("inf")], "args[0][0]", "None or a number"),
         ("\ud800", "args[0]", "surrogate"),

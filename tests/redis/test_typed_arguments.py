@@ -9,6 +9,7 @@ from typing import Any
 
 import pydantic
 import pytest
+from markupsafe import Markup
 
 from kiqcluster import Client, Push, Run, job
 from kiqcluster.api import CronSet
@@ -148,6 +149,15 @@ class TestRuns:
         assert isinstance(worker.run(), Done)
         assert seen == [(ORDER, date(2026, 12, 1))]
         assert (type(seen[0][0].placed_at), type(seen[0][1])) == (datetime, date)
+
+    def test_text_of_a_template_arrives_as_plain_text(
+        self, send: Any, worker: Worker, store: Store, seen: list[Any]
+    ) -> None:
+        send.perform_async(replace(ORDER, lines=[replace(ORDER.lines[0], article=Markup("a"))]))
+
+        assert arguments(store) == [[STORED]]
+        assert isinstance(worker.run(), Done)
+        assert type(seen[0][0].lines[0].article) is str
 
     @pytest.mark.parametrize(("retry", "outcome"), [(True, Retry), (0, Dead), (False, Dead)])
     def test_a_forged_payload_is_kept_with_the_reason_and_the_path(

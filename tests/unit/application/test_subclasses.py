@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from enum import StrEnum
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -49,6 +50,17 @@ class Key(UUID):
 class Blob(bytes):
     def __bytes__(self) -> bytes:
         return b"other"
+
+
+class SafeString(str):
+    """Like that of Django: as text, it is itself."""
+
+    def __str__(self) -> str:
+        return self
+
+
+class Word(StrEnum):
+    YES = "yes"
 
 
 class Buffer(bytearray):
@@ -121,6 +133,28 @@ def test_an_instance_may_have_them_in_its_fields() -> None:
     assert made.read(written) == Meeting(NOON, date(2026, 11, 20), ["1.5"])
 
 
+@dataclass
+class Mail:
+    body: str
+    by_name: dict[str, str]
+    sent: date | None = None
+    data: Any = None
+
+
+def test_text_of_a_subclass_arrives_as_plain_text() -> None:
+    made = converter(Mail)
+    safe = SafeString("<b>")
+
+    for given in (Mail(safe, {"a": safe}, data=[safe]), {"body": safe, "by_name": {"a": safe}, "data": [safe]}):
+        written = made.write(given)
+        got = made.read(written)
+        assert got == Mail("<b>", {"a": "<b>"}, data=["<b>"])
+        texts = [written["body"], got.body, written["by_name"]["a"], got.by_name["a"], written["data"][0], got.data[0]]
+        assert set(map(type, texts)) == {str}
+    assert made.write({"body": "", "by_name": {}, "sent": SafeString("2026-01-01")})["sent"] == "2026-01-01"
+    assert made.write(Mail(Word.YES, {}))["body"] == "yes", "a member of an Enum that equals a text"
+
+
 def test_keys_may_be_such_values() -> None:
     made = converter(dict[date, int])
 
@@ -134,6 +168,9 @@ def test_keys_may_be_such_values() -> None:
         (date, FakeDatetime(2026, 11, 20, tzinfo=UTC), "", "expected date, got datetime"),
         (list[datetime], [Timestamp(2026, 11, 20, tzinfo=UTC)], "[0]", "a datetime.datetime, not a "),
         (Meeting, Meeting(NOON, Size(1)), ".on", "Size, which is not JSON"),  # type: ignore[arg-type]
+        (Mail, Mail("", {}, sent=SafeString("2026-01-01")), ".sent", "would get a datetime.date"),  # type: ignore[arg-type]
+        (list[bytes], [SafeString("YR==")], "[0]", "not base64"),
+        (Mail, Mail("", {SafeString("a"): "b"}), ".by_name", "a key: it is of type tests.unit.application."),
         (list[str | int | Meeting], [Money(1)], "[0]", "got decimal"),
     ],
 )

@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from markupsafe import Markup
 
-from kiqcluster.sidekiq.conversions import DEFAULT_ADVICE, conversion
+from kiqcluster.sidekiq.conversions import DEFAULT_ADVICE, conversion, key_conversion
 
 Colour = Enum("Colour", {"RED": "red"})
 Level = IntEnum("Level", {"LOW": 1})
@@ -54,6 +55,25 @@ class Array:
     def tolist(self) -> Any: ...
 
     def item(self) -> Any: ...
+
+
+class SafeString(str):
+    """Like that of Django: as text, it is itself."""
+
+    def __str__(self) -> str:
+        return self
+
+
+class Number(float):
+    pass
+
+
+class Count(int):
+    pass
+
+
+class Names(list[str]):
+    pass
 
 
 class Timestamp(datetime):
@@ -104,6 +124,36 @@ def test_the_call_that_helps_is_named(value: object, remedy: str) -> None:
 )
 def test_the_annotation_is_named_where_it_would_convert_the_value(value: object, is_named: bool) -> None:
     assert ("annotation of perform" in conversion(value)) is is_named
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (SafeString("<b>"), str),
+        (Markup("<b>"), str),
+        (Number(1.5), float),
+        (Count(1), int),
+        (Names("a"), list),
+        (OrderedDict(a=1), dict),
+    ],
+)
+def test_the_call_for_a_subclass_of_what_json_has_makes_a_plain_value(value: Any, kind: type) -> None:
+    made = eval(conversion(value).removeprefix("pass "), {"value": value})
+
+    assert made == value
+    assert type(made) is kind
+
+
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [
+        (1, "JSON keys are strings: pass str(1)"),
+        (SafeString("x"), "test_conversions.SafeString, and JSON keys are plain text: pass str.__str__(value)"),
+        (Word.YES, "Word, and JSON keys are plain text: pass value.value"),  # type: ignore[attr-defined]
+    ],
+)
+def test_the_call_for_a_key_is_named(key: object, advice: str) -> None:
+    assert advice in key_conversion(key)
 
 
 def test_no_method_of_the_value_is_called() -> None:

@@ -40,6 +40,7 @@ EXTRAS = (
     "yaml",
 )
 TOOLS = (
+    "attrs",
     "datadog",
     "django-tasks; python_version < '3.12'",
     "hypothesis",

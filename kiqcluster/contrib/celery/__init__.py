@@ -6,6 +6,7 @@ which names its counterpart (ADR 0047).  In reading order:
 
 catalogue   the parts of Celery, and what each becomes
 settings    its settings, in the same form
+rules       which values options and settings can have
 attributes  what an object answers to a name that it does not have
 errors      Unsupported, and the errors of tasks
 declare     options of a declaration → options of a job, and its retries

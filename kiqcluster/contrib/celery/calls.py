@@ -13,7 +13,7 @@ from typing import Any
 
 from kiqcluster.contrib.celery.catalogue import CALL, find, refusal
 from kiqcluster.contrib.celery.errors import Unsupported
-from kiqcluster.contrib.celery.settings import accepts
+from kiqcluster.contrib.celery.rules import of_call, seconds_of
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.durations import due_at
 
@@ -32,17 +32,15 @@ class Call:
 def call_of(name: str, options: Mapping[str, Any]) -> Call:
     """Return the options of a push.  Raises Unsupported for one that would have no effect; InvalidPush for a time."""
     given = {key: value for key, value in options.items() if value is not None}
-    for key, value in given.items():
+    for key in given:
         if find(CALL, key).verdict != "works":
             raise refusal(CALL, key, name)
-        if (reason := accepts(key, value)) is not None:
-            raise Unsupported(f"{name}: {reason}")
-    if {"countdown", "eta"} <= given.keys():
-        raise Unsupported(f"{name}: apply_async takes countdown or eta, not both")
+    for refused in of_call(given):
+        raise Unsupported(f"{name}: {refused.reason}")
     now = SystemClock().now()
     at = None
-    if given.get("countdown"):
-        at = now + float(given["countdown"])
+    if countdown := seconds_of(given.get("countdown")):
+        at = now + countdown
     elif "eta" in given:
         at = due_at(given["eta"], now)
     made: dict[str, Any] = {"queue": given["queue"]} if "queue" in given else {}

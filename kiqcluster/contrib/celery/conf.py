@@ -17,7 +17,8 @@ from kiqcluster.contrib.celery.attributes import RefusesAttributes
 from kiqcluster.contrib.celery.catalogue import find, refusal
 from kiqcluster.contrib.celery.errors import Unsupported
 from kiqcluster.contrib.celery.routes import Routes
-from kiqcluster.contrib.celery.settings import SETTINGS, accepts, setting_name
+from kiqcluster.contrib.celery.rules import of_settings
+from kiqcluster.contrib.celery.settings import SETTINGS, setting_name
 from kiqcluster.process.runtime import current_setup
 
 __all__ = ["Conf", "options_of_shared", "use_for_shared"]
@@ -29,6 +30,7 @@ OPTION_OF = {  # setting → option of the tasks that are declared afterwards
     "task_time_limit": "time_limit",
     "task_soft_time_limit": "soft_time_limit",
 }
+URLS = ("broker_url", "result_backend")  # of one Redis
 READ_BY_TASKS = OPTION_OF.keys() | {"task_routes"}
 USABLE = frozenset(name for name, entry in SETTINGS.items() if entry.verdict == "works") | OPTION_OF.keys()
 
@@ -59,12 +61,11 @@ class Conf(RefusesAttributes):
         owner, values = self.__dict__["_owner"], self.__dict__["_values"]
         if name not in USABLE:
             raise refusal(SETTINGS, name, f"{owner}.conf")
-        if (reason := accepts(name, value)) is not None:
-            raise Unsupported(f"{owner}.conf: {reason}")
+        urls = {key: values[key] for key in URLS if key in values and name in URLS}
+        for refused in of_settings({**urls, name: value}):
+            raise Unsupported(f"{owner}.conf: {refused.reason}")
         if name in READ_BY_TASKS and (task := self.__dict__["_read_by"]):
             raise Unsupported(f"{owner}.conf: set {name} before the first task is declared; {task} has read it")
-        if name == "result_backend" and value not in (None, values.get("broker_url", value)):
-            raise Unsupported(f"{owner}.conf: results are in the Redis of the jobs; leave {name} out")
         values[name] = value
         if name == "task_routes":
             self.__dict__["_routes"] = Routes.of(f"{owner}.conf", value)

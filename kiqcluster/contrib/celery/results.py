@@ -14,6 +14,7 @@ from kiqcluster.client.handle import Handle
 from kiqcluster.contrib.celery.attributes import RefusesAttributes
 from kiqcluster.contrib.celery.catalogue import RESULT, refusal
 from kiqcluster.contrib.celery.errors import Unsupported
+from kiqcluster.contrib.celery.rules import of_revoke
 from kiqcluster.errors import JobDropped, JobFailed, UsageError
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.store import Store
@@ -96,11 +97,8 @@ class AsyncResult(RefusesAttributes, Generic[R]):
 
     def revoke(self, *, terminate: bool = False) -> bool:
         """Cancel the job; return whether it was found.  One that runs is told, and may end itself."""
-        if terminate:
-            raise Unsupported(
-                "revoke(terminate=True) of Celery does not work here: no thread is ever killed; call revoke(), and let "
-                "the task call current_job().check_cancelled()"
-            )
+        for refused in of_revoke({"terminate": terminate}):
+            raise Unsupported(refused.reason)
         return cancel(self.id)
 
     def __repr__(self) -> str:

@@ -1,15 +1,13 @@
-"""Settings of Celery: what each becomes, and which values the app accepts.  Data; see catalogue.py for the verdicts.
+"""Settings of Celery: what each becomes.  Data; see catalogue.py for the verdicts, and rules.py for the values.
 
 APP        attributes of the app
 BUILD      arguments of Celery(…)
 SETTINGS   keys of app.conf, in lower case
-accepts    which value of a key that works can be kept
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from kiqcluster.contrib.celery.catalogue import (
     BEAT,
@@ -17,7 +15,6 @@ from kiqcluster.contrib.celery.catalogue import (
     EAGER,
     EVENTS,
     FLAGS,
-    JSON_ONLY,
     ONE_WAY,
     QUEUES,
     REMOTE,
@@ -29,11 +26,8 @@ from kiqcluster.contrib.celery.catalogue import (
     none,
     works,
 )
-from kiqcluster.contrib.celery.routes import unusable_route
 
-__all__ = ["APP", "BUILD", "SETTINGS", "accepts", "setting_name"]
-
-REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "redis+cluster://")
+__all__ = ["APP", "BUILD", "SETTINGS", "setting_name"]
 
 APP: Mapping[str, Entry] = {
     "task": works(),
@@ -183,47 +177,3 @@ def setting_name(name: str, prefix: str = "") -> str:
     if prefix and lower.startswith(prefix.lower() + "_"):
         lower = lower[len(prefix) + 1 :]
     return OLD_NAMES.get(lower, lower)
-
-
-def _is_true(value: Any) -> bool:
-    return value is True
-
-
-def _is_json(value: Any) -> bool:
-    return value in ("json", "application/json")
-
-
-def _is_redis(value: Any) -> bool:
-    return isinstance(value, str) and value.startswith(REDIS_SCHEMES)
-
-
-ACCEPTED: Mapping[str, Callable[[Any], bool]] = {
-    "broker_url": _is_redis,
-    "result_backend": lambda value: value is None or _is_redis(value),
-    "accept_content": lambda value: isinstance(value, list | tuple | set) and bool(value) and all(map(_is_json, value)),
-    "task_serializer": _is_json,
-    "result_serializer": _is_json,
-    "serializer": _is_json,
-    **dict.fromkeys(
-        (
-            "task_acks_late", "task_reject_on_worker_lost", "task_acks_on_failure_or_timeout", "enable_utc",
-            "task_create_missing_queues", "broker_connection_retry", "broker_connection_retry_on_startup",
-            "acks_late", "acks_on_failure_or_timeout", "reject_on_worker_lost", "typing", "retry_jitter",
-        ),
-        _is_true,
-    ),
-}  # fmt: skip
-
-
-def accepts(name: str, value: Any) -> str | None:
-    """Return None if a setting, or an option of a task, can have this value, else the reason."""
-    if name == "task_routes":
-        return unusable_route(value)
-    accepted = ACCEPTED.get(name)
-    if accepted is None or accepted(value):
-        return None
-    if accepted is _is_true:
-        return f"{name} is always True here; remove it"
-    if accepted is _is_redis or name == "result_backend":
-        return f"{name} takes the URL of a Redis; jobs and results are kept in one"
-    return f"{name} = {value!r}: {JSON_ONLY}"

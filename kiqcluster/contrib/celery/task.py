@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
 from kiqcluster import Client, current_job
@@ -28,6 +28,7 @@ from kiqcluster.contrib.celery.declare import options_of
 from kiqcluster.contrib.celery.errors import MaxRetriesExceededError, PushStopped, Retry, Unsupported
 from kiqcluster.contrib.celery.results import AsyncResult as Result
 from kiqcluster.contrib.celery.results import EagerResult
+from kiqcluster.contrib.celery.rules import of_retry, seconds_of
 from kiqcluster.errors import JobDefinitionError
 from kiqcluster.job import Enqueuer
 from kiqcluster.process.runtime import current_setup
@@ -172,7 +173,7 @@ class Task(RefusesAttributes, Generic[P, R]):
         self,
         *,
         exc: BaseException | None = None,
-        countdown: float | None = None,
+        countdown: float | timedelta | None = None,
         eta: datetime | None = None,
         max_retries: int | None = None,
         **options: Any,
@@ -181,23 +182,19 @@ class Task(RefusesAttributes, Generic[P, R]):
 
         Raises Retry; without retries left, exc or MaxRetriesExceededError.
 
-        countdown: seconds; the fleet adds jitter.  max_retries: at most that of the declaration.
+        countdown: seconds, or a timedelta; the fleet adds jitter.  max_retries: at most that of the declaration.
         """
         for name in options:
             raise refusal(RETRY, name, f"{self.name}: self.retry")
+        given = {"countdown": countdown, "eta": eta, "max_retries": max_retries}
+        for refused in of_retry(given, self.max_retries):
+            raise Unsupported(f"{self.name}: {refused.reason}")
         request, most = self.request, self.max_retries if max_retries is None else max_retries
         if request.called_directly:
             raise exc or sys.exc_info()[1] or Retry(f"{self.name} can be retried")
-        if most is not None and self.max_retries is not None and most > self.max_retries:
-            raise Unsupported(
-                f"{self.name}: self.retry(max_retries={most}) is more than the task declares, {self.max_retries}, and "
-                f"the payload has that number; declare max_retries={most}"
-            )
         if most is not None and request.retries >= most:
             raise exc or MaxRetriesExceededError(f"{self.name} has been retried {request.retries} times: {request.id}")
-        if countdown is not None and eta is not None:
-            raise Unsupported(f"{self.name}: self.retry takes countdown or eta, not both")
-        seconds = seconds_until(eta) if eta is not None else countdown
+        seconds = seconds_until(eta) if eta is not None else seconds_of(countdown)
         reason = "it asked for it" if exc is None else repr(exc)
         raise Retry(f"{self.name} is retried: {reason}", seconds, exc) from exc
 

@@ -7,8 +7,9 @@ scan      sources → findings, in the order of files and lines
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kiqcluster.contrib.celery.catalogue import (
     BASE,
@@ -28,7 +29,9 @@ from kiqcluster.contrib.celery.checker.beat import beat_entries, schedule_findin
 from kiqcluster.contrib.celery.checker.finding import Finding, finding
 from kiqcluster.contrib.celery.checker.signals import PACKAGES, SIGNALS
 from kiqcluster.contrib.celery.checker.source import Known, Source, call_name, decorators_of, dotted, is_celery
-from kiqcluster.contrib.celery.settings import APP, BUILD, SETTINGS, accepts
+from kiqcluster.contrib.celery.rules import UNREAD as UNREAD_VALUE
+from kiqcluster.contrib.celery.rules import Refused, of_call, of_declaration, of_settings
+from kiqcluster.contrib.celery.settings import APP, BUILD, SETTINGS
 
 __all__ = ["scan"]
 
@@ -76,6 +79,13 @@ def scan(sources: Sequence[Source]) -> list[Finding]:
     return sorted(findings, key=lambda each: (each.path, each.line, each.kind, each.name))
 
 
+def _no_rules(_: Mapping[str, Any]) -> Iterator[Refused]:
+    yield from ()
+
+
+Rules = Callable[[Mapping[str, Any]], Iterator[Refused]]
+
+
 def _of_node(file: _File, node: ast.AST) -> Iterator[Finding]:
     match node:
         case ast.Import() | ast.ImportFrom():
@@ -121,7 +131,7 @@ def _of_function(file: _File, node: ast.FunctionDef | ast.AsyncFunctionDef) -> I
         is_async = isinstance(node, ast.AsyncFunctionDef)
         yield file.found(node, "task", node.name, IS_COROUTINE if is_async else Entry("works"))
         keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
-        yield from _of_options(file, keywords, "option", DECLARATION)
+        yield from _of_options(file, keywords, "option", DECLARATION, of_declaration)
         if any(each.arg == "bind" and _constant(each.value) is True for each in keywords) and node.args.args:
             yield from _of_self(file, node, node.args.args[0].arg)
 
@@ -139,23 +149,25 @@ def _of_self(file: _File, function: ast.AST, own: str) -> Iterator[Finding]:
 
 
 def _of_options(
-    file: _File, keywords: Sequence[ast.keyword], kind: str, table: Mapping[str, Entry]
+    file: _File, keywords: Sequence[ast.keyword], kind: str, table: Mapping[str, Entry], rules: Rules = _no_rules
 ) -> Iterator[Finding]:
+    values = {each.arg: _value(each.value) for each in keywords if each.arg}
+    reasons = {each.option: each.reason for each in rules(values)}
     for each in keywords:
         if each.arg is None:
             yield file.found(each.value, kind, "**", Entry("change", "write the options out, so that they are checked"))
             continue
-        yield file.found(each.value, kind, each.arg, _with_value(find(table, each.arg), each.arg, each.value))
+        entry = find(table, each.arg)
+        if each.arg in reasons and entry.verdict != "none":
+            entry = Entry("none", reasons[each.arg])
+        yield file.found(each.value, kind, each.arg, entry)
 
 
-def _with_value(entry: Entry, name: str, node: ast.expr) -> Entry:
-    """Return the entry of an option or setting, or the reason why it cannot have the value that it has here."""
+def _value(node: ast.expr) -> Any:
     try:
-        value = ast.literal_eval(node)
+        return ast.literal_eval(node)
     except ValueError:
-        return entry
-    reason = accepts(name, value) if entry.verdict == "works" else None
-    return entry if reason is None else Entry("none", reason)
+        return UNREAD_VALUE
 
 
 def _of_call(file: _File, node: ast.Call) -> Iterator[Finding]:
@@ -174,7 +186,7 @@ def _of_call(file: _File, node: ast.Call) -> Iterator[Finding]:
         return
     if verb in ("delay", "apply_async") or (verb == "send_task" and file.is_app(owner)):
         yield file.found(node, "call", f"{dotted(owner) or '…'}.{verb}", Entry("works"))
-        yield from _of_options(file, node.keywords if verb != "delay" else [], "call", CALL)
+        yield from _of_options(file, node.keywords if verb != "delay" else [], "call", CALL, of_call)
     elif file.is_task(owner):
         kind = "call" if find(TASK, verb).verdict == "works" else "canvas"
         yield file.found(node, kind, f"{dotted(owner)}.{verb}", find(TASK, verb))
@@ -195,7 +207,10 @@ def _is_canvas(file: _File, node: ast.AST) -> bool:
 
 
 def _of_setting(file: _File, setting: Setting) -> Finding:
-    entry = _with_value(find(SETTINGS, setting.name), setting.name, setting.value)
+    entry = find(SETTINGS, setting.name)
+    reason = next((each.reason for each in of_settings({setting.name: _value(setting.value)})), None)
+    if reason is not None and entry.verdict != "none":
+        entry = Entry("none", reason)
     return file.found(setting.value, "setting", setting.name, entry)
 
 

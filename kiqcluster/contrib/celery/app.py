@@ -21,7 +21,7 @@ from kiqcluster.contrib.celery.conf import Conf, options_of_shared, use_for_shar
 from kiqcluster.contrib.celery.declare import TaskOptions
 from kiqcluster.contrib.celery.errors import PushStopped, Unsupported
 from kiqcluster.contrib.celery.results import AsyncResult, HandleOfId
-from kiqcluster.contrib.celery.settings import APP, BUILD, SETTINGS, setting_name
+from kiqcluster.contrib.celery.settings import APP, BUILD, OF_BUILD, SETTINGS, setting_name
 from kiqcluster.contrib.celery.task import Task
 from kiqcluster.errors import JobDefinitionError
 from kiqcluster.process.runtime import current_setup
@@ -46,9 +46,9 @@ class Celery(RefusesAttributes):
             raise refusal(BUILD, name, f"Celery({main!r})")
         self.main = main
         self.conf = Conf(main or "app")
-        for setting, value in (("broker_url", broker), ("result_backend", backend)):
+        for argument, value in (("broker", broker), ("backend", backend)):
             if value is not None:
-                self.conf.update({setting: value})
+                self.conf.update({OF_BUILD[argument]: value})
         use_for_shared(self.conf)
 
     @overload

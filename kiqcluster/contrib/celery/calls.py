@@ -13,7 +13,7 @@ from typing import Any
 
 from kiqcluster.contrib.celery.catalogue import CALL, find, refusal
 from kiqcluster.contrib.celery.errors import Unsupported
-from kiqcluster.contrib.celery.rules import of_call, seconds_of
+from kiqcluster.contrib.celery.rules import no_expiry, of_call, seconds_of
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.durations import due_at
 
@@ -52,8 +52,8 @@ def call_of(name: str, options: Mapping[str, Any]) -> Call:
 def _seconds_to_begin(name: str, expires: Any, now: float, due: float) -> float:
     """Return the seconds within which a job has to begin once it is due; Celery counts them from the push."""
     end = due_at(expires, now) if isinstance(expires, datetime | timedelta) else now + float(expires)
-    if end <= due:
-        raise Unsupported(f"{name}: expires = {expires!r} is before the job is due; it would never run")
+    if (reason := no_expiry(expires, end - due)) is not None:
+        raise Unsupported(f"{name}: {reason}")
     return end - due
 
 

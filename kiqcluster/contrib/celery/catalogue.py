@@ -16,6 +16,7 @@ from typing import Literal
 from kiqcluster.contrib.celery.errors import Unsupported
 
 __all__ = [
+    "APPLY",
     "BASE",
     "BEAT",
     "CALL",
@@ -24,6 +25,7 @@ __all__ = [
     "EAGER",
     "EVENTS",
     "FLAGS",
+    "GET",
     "JSON_ONLY",
     "NAMES",
     "ONE_WAY",
@@ -32,6 +34,7 @@ __all__ = [
     "REQUEST",
     "RESULT",
     "RETRY",
+    "REVOKE",
     "SIGNATURE",
     "TASK",
     "TASKS",
@@ -319,6 +322,34 @@ RETRY: Mapping[str, Entry] = {  # options of self.retry
         name: none(f"a retry keeps the options of its push; {name} belongs to apply_async or the declaration")
         for name in ("expires", "priority", "link", "link_error", "time_limit", "soft_time_limit", "routing_key")
     },
+}
+
+APPLY: Mapping[str, Entry] = {  # options of apply
+    "args": works(),
+    "kwargs": works(),
+    "throw": change("call apply(…).get(), which raises the error of the task"),
+    "link": none(CALLBACK),
+    "link_error": none("declare retries_exhausted, or a death_handler (docs/guides/middleware.md)"),
+}
+
+GET: Mapping[str, Entry] = {  # options of AsyncResult.get
+    "timeout": works(),
+    "propagate": works(),
+    "interval": change("remove it: get() is told of the result"),
+    "no_ack": change("remove it: results are in Redis"),
+    "follow_parents": change("remove it: results have no parents"),
+    "disable_sync_subtasks": change("remove it: a task may wait for another one"),
+    "callback": none("call get(), then the function"),
+    "on_message": none("call current_job().progress(done, total) in the task (docs/guides/results.md)"),
+    "on_interval": none("call get(timeout) in a loop"),
+}
+
+REVOKE: Mapping[str, Entry] = {  # options of AsyncResult.revoke
+    "terminate": works("False only: a job that runs is told, and may end itself"),
+    "signal": change("remove it: no process gets a signal"),
+    "wait": change("remove it: revoke() returns whether the job was found"),
+    "timeout": change("remove it: nobody is waited for"),
+    "connection": change("remove it: the job is in the Redis of its queue"),
 }
 
 RESULT: Mapping[str, Entry] = {  # attributes of AsyncResult

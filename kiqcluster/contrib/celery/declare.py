@@ -15,7 +15,14 @@ from typing import Any, Literal, TypedDict
 from kiqcluster import limits
 from kiqcluster.contrib.celery.catalogue import DECLARATION, find, refusal
 from kiqcluster.contrib.celery.errors import MaxRetriesExceededError, Retry, Unsupported
-from kiqcluster.contrib.celery.rules import MAX_RETRIES, of_declaration, rate_of, seconds_of
+from kiqcluster.contrib.celery.rules import (
+    IGNORED_WHEN_FALSE,
+    MAX_RETRIES,
+    most_retries,
+    of_declaration,
+    rate_of,
+    seconds_of,
+)
 from kiqcluster.errors import CannotRun, JobTimedOut
 from kiqcluster.sidekiq.outcome import KILL
 
@@ -25,7 +32,6 @@ RESULT_SECONDS = 86_400  # that a result is kept, as in Celery
 RETRY_SECONDS, MAX_BACKOFF_SECONDS = 180.0, 600.0  # Celery's defaults
 NO_END = 2**31 - 1  # retries of max_retries=None
 AT_ONCE_SECONDS = 0.001  # a hook that answers 0 would get the usual delay
-IGNORED_WHEN_FALSE = frozenset({"track_started", "store_errors_even_if_ignored", "pydantic"})
 
 
 class TaskOptions(TypedDict, total=False):
@@ -125,7 +131,7 @@ def _check_name(name: str, key: str, value: Any) -> None:
 def _retries(options: Mapping[str, Any]) -> Retries:
     keywords: Mapping[str, Any] = options.get("retry_kwargs") or {}
     return Retries(
-        max_retries=keywords.get("max_retries", options.get("max_retries", MAX_RETRIES)),
+        max_retries=most_retries(options),
         seconds=_seconds(options, "default_retry_delay", RETRY_SECONDS),
         retried=tuple(options.get("autoretry_for") or ()),
         excepted=tuple(options.get("dont_autoretry_for") or ()),

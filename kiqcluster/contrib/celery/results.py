@@ -7,12 +7,13 @@ EagerResult   of `task.apply(…)`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Generic, NoReturn, TypeVar
 
 from kiqcluster import cancel
 from kiqcluster.client.handle import Handle
 from kiqcluster.contrib.celery.attributes import RefusesAttributes
-from kiqcluster.contrib.celery.catalogue import RESULT, refusal
+from kiqcluster.contrib.celery.catalogue import GET, RESULT, REVOKE, Entry, refusal
 from kiqcluster.contrib.celery.errors import Unsupported
 from kiqcluster.contrib.celery.rules import of_revoke
 from kiqcluster.errors import JobDropped, JobFailed, UsageError
@@ -60,11 +61,12 @@ class AsyncResult(RefusesAttributes, Generic[R]):
     def task_id(self) -> str:
         return self.id
 
-    def get(self, timeout: float | None = None, propagate: bool = True) -> R:  # as in Celery
+    def get(self, timeout: float | None = None, propagate: bool = True, **options: Any) -> R:  # as in Celery
         """Wait until the task has ended; return what it returned.
 
         Raises TimeoutError; JobFailed or JobDropped, which it returns where propagate is False.
         """
+        _refuse(GET, options, "AsyncResult.get")
         try:
             return self.handle.result(timeout)
         except (JobFailed, JobDropped) as error:
@@ -95,8 +97,9 @@ class AsyncResult(RefusesAttributes, Generic[R]):
     def failed(self) -> bool:
         return self.status == "FAILURE"
 
-    def revoke(self, *, terminate: bool = False) -> bool:
+    def revoke(self, *, terminate: bool = False, **options: Any) -> bool:
         """Cancel the job; return whether it was found.  One that runs is told, and may end itself."""
+        _refuse(REVOKE, options, "AsyncResult.revoke")
         for refused in of_revoke({"terminate": terminate}):
             raise Unsupported(refused.reason)
         return cancel(self.id)
@@ -122,8 +125,9 @@ class EagerResult(RefusesAttributes, Generic[R]):
         self._error = error
         self._value = value
 
-    def get(self, timeout: float | None = None, propagate: bool = True) -> R | None:  # noqa: ARG002
+    def get(self, timeout: float | None = None, propagate: bool = True, **options: Any) -> R | None:  # noqa: ARG002
         """Return what the task returned.  Raises its error."""
+        _refuse(GET, options, "EagerResult.get")
         if propagate and self._error is not None:
             raise self._error
         return self._value
@@ -145,3 +149,9 @@ class EagerResult(RefusesAttributes, Generic[R]):
 
     def _missing(self, name: str) -> NoReturn:
         raise refusal(RESULT, name, "EagerResult")
+
+
+def _refuse(table: Mapping[str, Entry], options: Mapping[str, Any], where: str) -> None:
+    """Raise Unsupported for the first of some options that have no effect here."""
+    for name in options:
+        raise refusal(table, name, where)

@@ -8,6 +8,8 @@ of_declaration   options of @shared_task and @app.task
 of_call          of apply_async and send_task
 of_retry         of self.retry
 of_revoke        of AsyncResult.revoke
+no_expiry        whether a job can expire after some seconds
+most_retries     max_retries of a declaration
 of_settings      keys of app.conf, and the URLs that Celery(…) gets
 seconds_of       a number or a timedelta → seconds
 rate_of          "10/m" → a rate limit of the fleet
@@ -28,9 +30,12 @@ from kiqcluster.contrib.celery.routes import unusable_route
 from kiqcluster.errors import UsageError
 
 __all__ = [
+    "IGNORED_WHEN_FALSE",
     "MAX_RETRIES",
     "UNREAD",
     "Refused",
+    "most_retries",
+    "no_expiry",
     "of_call",
     "of_declaration",
     "of_retry",
@@ -42,6 +47,7 @@ __all__ = [
 
 MAX_RETRIES = 3  # of a task that declares no number, as in Celery
 PERIODS = {"s": 1, "m": 60, "h": 3_600}
+IGNORED_WHEN_FALSE = frozenset({"track_started", "store_errors_even_if_ignored", "pydantic"})  # of a declaration
 REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "redis+cluster://")
 MISFIT = "{name} = {value!r} does not fit; it takes "
 
@@ -144,7 +150,7 @@ def _is_factor(value: Any) -> bool:
 
 
 TRUE = Kind(lambda value: value is True, "{name} is always True here; remove it")
-NAME = Kind(lambda value: isinstance(value, str) and value.isprintable(), MISFIT + "printable text")
+NAME = Kind(lambda value: not value or (isinstance(value, str) and value.isprintable()), MISFIT + "printable text")
 TEXT = Kind(lambda value: isinstance(value, str), MISFIT + "text")
 JSON_NAME = Kind(_is_json, "{name} = {value!r}: " + JSON_ONLY)
 JSON_NAMES = Kind(
@@ -173,7 +179,7 @@ END = Kind(lambda value: ETA.takes(value) or MOMENT.takes(value), MISFIT + "seco
 KEYWORDS = Kind(lambda value: isinstance(value, Mapping), MISFIT + "a mapping with max_retries and countdown")
 
 DECLARED: Mapping[str, Kind] = {
-    "name": NAME.or_none,
+    "name": NAME,
     "queue": QUEUE.or_none,
     "max_retries": COUNT.or_none,
     "default_retry_delay": MOMENT,
@@ -247,15 +253,32 @@ def of_declaration(options: Mapping[str, Any]) -> Iterator[Refused]:
         yield Refused("soft_time_limit", "soft_time_limit has to be less than time_limit: the task ends itself first")
 
 
+def most_retries(options: Mapping[str, Any]) -> Any:
+    """Return how often a task is retried that declares these options; None for no limit."""
+    keywords = options.get("retry_kwargs") or {}
+    if not isinstance(keywords, Mapping):
+        return UNREAD
+    return keywords.get("max_retries", options.get("max_retries", MAX_RETRIES))
+
+
 def of_call(options: Mapping[str, Any]) -> Iterator[Refused]:
     """Yield the options of a push that cannot be kept; an option that is None is not given."""
     given = {key: value for key, value in options.items() if value is not None}
     yield from _of_values(CALLED, given)
     if {"countdown", "eta"} <= given.keys():
         yield Refused("eta", "apply_async takes countdown or eta, not both")
-    end, due = seconds_of(given.get("expires")), seconds_of(given.get("countdown", 0))
-    if end is not None and due is not None and end <= max(0, due):
-        yield Refused("expires", f"expires = {given['expires']!r} is before the job is due; it would never run")
+    end, due = seconds_of(given.get("expires")), seconds_of(given.get("countdown", given.get("eta", 0)))
+    if end is not None and due is not None and (reason := no_expiry(given["expires"], end - max(0, due))) is not None:
+        yield Refused("expires", reason)
+
+
+def no_expiry(expires: Any, seconds: float) -> str | None:
+    """Return the reason why a job cannot expire so many seconds after it is due, None where it can."""
+    if seconds <= 0:
+        return f"expires = {expires!r} is before the job is due; it would never run"
+    if not OPTIONS["expires_in"].accepts(seconds):
+        return f"expires = {expires!r} does not fit; it takes at most three years"
+    return None
 
 
 def of_retry(options: Mapping[str, Any], declared: Any) -> Iterator[Refused]:

@@ -2,6 +2,7 @@
 
 APP        attributes of the app
 BUILD      arguments of Celery(…)
+OF_BUILD   those that set a setting
 SETTINGS   keys of app.conf, in lower case
 """
 
@@ -27,7 +28,7 @@ from kiqcluster.contrib.celery.catalogue import (
     works,
 )
 
-__all__ = ["APP", "BUILD", "SETTINGS", "setting_name"]
+__all__ = ["APP", "BUILD", "OF_BUILD", "SETTINGS", "setting_name"]
 
 APP: Mapping[str, Entry] = {
     "task": works(),
@@ -78,6 +79,8 @@ BUILD: Mapping[str, Entry] = {
     "strict_typing": change("remove it: arguments are always checked against the signature"),
     "tasks": change("remove it"),
 }
+
+OF_BUILD = {"broker": "broker_url", "backend": "result_backend"}  # argument → setting
 
 SETTINGS: Mapping[str, Entry] = {
     "broker_url": works("a URL of Redis"),

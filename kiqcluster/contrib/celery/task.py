@@ -23,7 +23,7 @@ from kiqcluster.client.handle import Handle
 from kiqcluster.contrib.celery.arguments import Arguments
 from kiqcluster.contrib.celery.attributes import RefusesAttributes
 from kiqcluster.contrib.celery.calls import Call, call_of, seconds_until
-from kiqcluster.contrib.celery.catalogue import REQUEST, RETRY, TASK, VERBS, refusal
+from kiqcluster.contrib.celery.catalogue import APPLY, REQUEST, RETRY, TASK, VERBS, refusal
 from kiqcluster.contrib.celery.declare import options_of
 from kiqcluster.contrib.celery.errors import MaxRetriesExceededError, PushStopped, Retry, Unsupported
 from kiqcluster.contrib.celery.results import AsyncResult as Result
@@ -118,8 +118,12 @@ class Task(RefusesAttributes, Generic[P, R]):
         """
         return self._push(tuple(args or ()), kwargs or {}, call_of(self.name, options))
 
-    def apply(self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None) -> EagerResult[R]:
+    def apply(
+        self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> EagerResult[R]:
         """Run the task here and now, through middleware and a round trip through JSON."""
+        for name in options:
+            raise refusal(APPLY, name, f"{self.name}: apply")
         packed = self._arguments.pack(self.name, tuple(args or ()), kwargs or {})
         try:
             returned = self._enqueuer.run_inline(tuple(packed), {})

@@ -5,8 +5,14 @@ signals     signals, and packages beside Celery: what each becomes
 finding     Finding: one use in a file
 configs     what config_from_object is given
 assigned    the settings that files set, in all forms
+values      an expression → its value, as far as the file tells it
+options     the keywords of a declaration or a call → findings
+settings    the settings → findings
 schedules   beat_schedule → cron entries
-beat        the schedules that files declare
+beat        the values      an expression → its value, as far as the file tells it
+options     the keywords of a declaration or a call → findings
+settings    the settings → findings
+schedules that files declare
 scan        the trees → findings
 report      what `check` prints
 """

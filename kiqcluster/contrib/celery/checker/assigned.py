@@ -26,11 +26,15 @@ OLD_PREFIXES = ("CELERY_", "CELERYD_", "CELERYBEAT_")
 
 
 class Setting(NamedTuple):
-    """A setting that is set at a place.  name: the present one, in lower case."""
+    """A setting that is set at a place.  name: the present one, in lower case.
+
+    owner: what it is set of, within its file: the name of the app, the line of a configuration, or nothing.
+    """
 
     source: Source
     name: str
     value: ast.expr
+    owner: str = ""
 
 
 def settings_of(sources: Sequence[Source], known: Known) -> Iterator[Setting]:
@@ -39,10 +43,17 @@ def settings_of(sources: Sequence[Source], known: Known) -> Iterator[Setting]:
     for source in sources:
         for node in ast.walk(source.tree):
             for written, value in _of_node(source, known, node):
-                yield Setting(source, setting_name(written, PREFIX), value)
+                yield Setting(source, setting_name(written, PREFIX), value, _owner_of(node))
         for config in configs:
             if config.source is source:
                 yield from _of_config(config)
+
+
+def _owner_of(node: ast.AST) -> str:
+    """Return the name of the app whose `conf` a statement sets, else nothing."""
+    return next(
+        (dotted(each.value) for each in ast.walk(node) if isinstance(each, ast.Attribute) and each.attr == "conf"), ""
+    )
 
 
 def _of_node(source: Source, known: Known, node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
@@ -101,7 +112,7 @@ def _of_config(config: Config) -> Iterator[Setting]:
         is_read_already = written.startswith(OLD_PREFIXES)  # by its name, as in the settings of Django
         is_key = has_prefix if config.namespace else written.islower() or name in SETTINGS
         if is_key and not is_read_already and not written.startswith("_"):
-            yield Setting(config.source, name, value)
+            yield Setting(config.source, name, value, f"line {getattr(config.body, 'lineno', 0)}")
 
 
 def _of_body(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:

@@ -40,9 +40,9 @@ def beat_entries(
     sources: Sequence[Source], known: Known, settings: Iterable[Setting], tz: str = ""
 ) -> Iterator[BeatEntry]:
     """Yield the entries of beat_schedule, and those of add_periodic_task(…)."""
-    for source, name, value in settings:
-        if name == "beat_schedule":
-            yield from _of_table(source, value, tz)
+    for setting in settings:
+        if setting.name == "beat_schedule":
+            yield from _of_table(setting.source, setting.value, tz)
     for source in sources:
         for node in ast.walk(source.tree):
             if isinstance(node, ast.Call) and dotted(node.func).endswith(".add_periodic_task"):
@@ -106,7 +106,7 @@ def schedule_findings(entries: Iterable[BeatEntry]) -> Iterator[Finding]:
 
 def zone_of(settings: Iterable[Setting]) -> str:
     """Return the time zone that the settings name, "" for UTC."""
-    for source, name, value in settings:
+    for source, name, value, _ in settings:
         found = source.constants.get(value.id, value) if isinstance(value, ast.Name) else value
         if name == "timezone" and isinstance(found, ast.Constant) and isinstance(found.value, str):
             return found.value

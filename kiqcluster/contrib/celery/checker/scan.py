@@ -7,31 +7,36 @@ scan      sources → findings, in the order of files and lines
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from kiqcluster.contrib.celery.catalogue import (
+    APPLY,
     BASE,
     CALL,
     DECLARATION,
+    GET,
     NAMES,
     REQUEST,
     RESULT,
     RETRY,
+    REVOKE,
     SIGNATURE,
     TASK,
     Entry,
     find,
 )
-from kiqcluster.contrib.celery.checker.assigned import Setting, settings_of
+from kiqcluster.contrib.celery.checker.assigned import settings_of
 from kiqcluster.contrib.celery.checker.beat import beat_entries, schedule_findings
 from kiqcluster.contrib.celery.checker.finding import Finding, finding
+from kiqcluster.contrib.celery.checker.options import Rules, no_rules, of_build, of_keywords, values_of
+from kiqcluster.contrib.celery.checker.settings import setting_findings
 from kiqcluster.contrib.celery.checker.signals import PACKAGES, SIGNALS
 from kiqcluster.contrib.celery.checker.source import Known, Source, call_name, decorators_of, dotted, is_celery
-from kiqcluster.contrib.celery.rules import UNREAD as UNREAD_VALUE
-from kiqcluster.contrib.celery.rules import Refused, of_call, of_declaration, of_settings
-from kiqcluster.contrib.celery.settings import APP, BUILD, SETTINGS
+from kiqcluster.contrib.celery.rules import UNREAD as ANY
+from kiqcluster.contrib.celery.rules import most_retries, of_call, of_declaration, of_retry, of_revoke
+from kiqcluster.contrib.celery.settings import APP, BUILD
 
 __all__ = ["scan"]
 
@@ -43,6 +48,11 @@ CANVAS = ("chain", "group", "chord", "chunks", "signature", "subtask", "Signatur
 SIGNATURES = ("s", "si", "signature", "subtask", "map", "starmap", "chunks")
 IS_CANVAS = Entry("change", SIGNATURE)
 IS_COROUTINE = Entry("change", "declare it with @kiqcluster.job, which takes coroutines (docs/guides/async.md)")
+VERBS: Mapping[str, tuple[Mapping[str, Entry], Rules]] = {  # calls of a task whose options have a table
+    "retry": (RETRY, partial(of_retry, declared=ANY)),
+    "apply": (APPLY, no_rules),
+}
+RESULT_VERBS: Mapping[str, tuple[Mapping[str, Entry], Rules]] = {"get": (GET, no_rules), "revoke": (REVOKE, of_revoke)}
 IS_CLASS = Entry("none", "declare a function; hooks are options (docs/guides/middleware.md)")
 
 
@@ -55,6 +65,11 @@ class _File:
 
     def found(self, node: ast.AST, kind: str, name: str, entry: Entry) -> Finding:
         return finding(self.source.path, node, kind, name, entry)
+
+    def keywords(
+        self, keywords: Sequence[ast.keyword], kind: str, table: Mapping[str, Entry], rules: Rules = no_rules
+    ) -> Iterator[Finding]:
+        return of_keywords(self.source, keywords, kind, table, rules)
 
     def is_app(self, node: ast.AST) -> bool:
         return self.known.is_app(self.source, node)
@@ -74,16 +89,9 @@ def scan(sources: Sequence[Source]) -> list[Finding]:
         for node in ast.walk(source.tree):
             findings.update(_of_node(file, node))
     settings = list(settings_of(sources, known))
-    findings.update(_of_setting(_File(each.source, known), each) for each in settings)
+    findings.update(setting_findings(sources, settings))
     findings.update(schedule_findings(beat_entries(sources, known, settings)))
     return sorted(findings, key=lambda each: (each.path, each.line, each.kind, each.name))
-
-
-def _no_rules(_: Mapping[str, Any]) -> Iterator[Refused]:
-    yield from ()
-
-
-Rules = Callable[[Mapping[str, Any]], Iterator[Refused]]
 
 
 def _of_node(file: _File, node: ast.AST) -> Iterator[Finding]:
@@ -131,16 +139,17 @@ def _of_function(file: _File, node: ast.FunctionDef | ast.AsyncFunctionDef) -> I
         is_async = isinstance(node, ast.AsyncFunctionDef)
         yield file.found(node, "task", node.name, IS_COROUTINE if is_async else Entry("works"))
         keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
-        yield from _of_options(file, keywords, "option", DECLARATION, of_declaration)
+        yield from file.keywords(keywords, "option", DECLARATION, of_declaration)
         if any(each.arg == "bind" and _constant(each.value) is True for each in keywords) and node.args.args:
-            yield from _of_self(file, node, node.args.args[0].arg)
+            most = most_retries(values_of(file.source, keywords))
+            yield from _of_self(file, node, node.args.args[0].arg, partial(of_retry, declared=most))
 
 
-def _of_self(file: _File, function: ast.AST, own: str) -> Iterator[Finding]:
+def _of_self(file: _File, function: ast.AST, own: str, retries: Rules) -> Iterator[Finding]:
     for node in ast.walk(function):
         if isinstance(node, ast.Call) and dotted(node.func) == f"{own}.retry":
             yield file.found(node, "retry", "retry", TASK["retry"])
-            yield from _of_options(file, node.keywords, "retry", RETRY)
+            yield from file.keywords(node.keywords, "retry", RETRY, retries)
         elif isinstance(node, ast.Attribute) and dotted(node).startswith(f"{own}.request."):
             name = dotted(node).split(".")[2]
             yield file.found(node, "request", name, find(REQUEST, name))
@@ -148,32 +157,10 @@ def _of_self(file: _File, function: ast.AST, own: str) -> Iterator[Finding]:
             yield file.found(node, "task", f"{own}.{node.attr}", TASK.get(node.attr, BASE))
 
 
-def _of_options(
-    file: _File, keywords: Sequence[ast.keyword], kind: str, table: Mapping[str, Entry], rules: Rules = _no_rules
-) -> Iterator[Finding]:
-    values = {each.arg: _value(each.value) for each in keywords if each.arg}
-    reasons = {each.option: each.reason for each in rules(values)}
-    for each in keywords:
-        if each.arg is None:
-            yield file.found(each.value, kind, "**", Entry("change", "write the options out, so that they are checked"))
-            continue
-        entry = find(table, each.arg)
-        if each.arg in reasons and entry.verdict != "none":
-            entry = Entry("none", reasons[each.arg])
-        yield file.found(each.value, kind, each.arg, entry)
-
-
-def _value(node: ast.expr) -> Any:
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return UNREAD_VALUE
-
-
 def _of_call(file: _File, node: ast.Call) -> Iterator[Finding]:
     name = call_name(file.source, node)
     if name == "Celery":
-        yield from _of_options(file, [each for each in node.keywords if each.arg], "app", BUILD)
+        yield from file.keywords(node.keywords, "app", BUILD, of_build)
         return
     if name and find(NAMES, name).verdict != "works":
         kind = "schedule" if name in ("crontab", "schedule", "solar") else "call"
@@ -186,10 +173,12 @@ def _of_call(file: _File, node: ast.Call) -> Iterator[Finding]:
         return
     if verb in ("delay", "apply_async") or (verb == "send_task" and file.is_app(owner)):
         yield file.found(node, "call", f"{dotted(owner) or '…'}.{verb}", Entry("works"))
-        yield from _of_options(file, node.keywords if verb != "delay" else [], "call", CALL, of_call)
+        yield from file.keywords(node.keywords if verb != "delay" else [], "call", CALL, of_call)
     elif file.is_task(owner):
         kind = "call" if find(TASK, verb).verdict == "works" else "canvas"
         yield file.found(node, kind, f"{dotted(owner)}.{verb}", find(TASK, verb))
+        if verb in VERBS:
+            yield from file.keywords(node.keywords, verb, *VERBS[verb])
 
 
 def _is_canvas(file: _File, node: ast.AST) -> bool:
@@ -206,14 +195,6 @@ def _is_canvas(file: _File, node: ast.AST) -> bool:
     )
 
 
-def _of_setting(file: _File, setting: Setting) -> Finding:
-    entry = find(SETTINGS, setting.name)
-    reason = next((each.reason for each in of_settings({setting.name: _value(setting.value)})), None)
-    if reason is not None and entry.verdict != "none":
-        entry = Entry("none", reason)
-    return file.found(setting.value, "setting", setting.name, entry)
-
-
 def _of_attribute(file: _File, node: ast.Attribute) -> Iterator[Finding]:
     if file.is_app(node.value) and node.attr not in ("task", "conf", "send_task"):
         yield file.found(node, "app", f"{dotted(node.value)}.{node.attr}", find(APP, node.attr))
@@ -227,6 +208,8 @@ def _of_results(file: _File, scope: ast.AST) -> Iterator[Finding]:
     """Yield what is done with results: of a call, and of a name that a call was assigned to in the same scope."""
     if isinstance(scope, ast.Attribute) and _is_send(scope.value):
         yield file.found(scope, "result", scope.attr, find(RESULT, scope.attr))
+    if isinstance(scope, ast.Call) and isinstance(scope.func, ast.Attribute) and _is_send(scope.func.value):
+        yield from _of_result_call(file, scope)
     if not isinstance(scope, (ast.Module, *FUNCTIONS)):
         return
     names = {
@@ -239,6 +222,15 @@ def _of_results(file: _File, scope: ast.AST) -> Iterator[Finding]:
     for node in ast.walk(scope):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
             yield file.found(node, "result", node.attr, find(RESULT, node.attr))
+        elif isinstance(node, ast.Call) and dotted(node.func).partition(".")[0] in names:
+            yield from _of_result_call(file, node)
+
+
+def _of_result_call(file: _File, node: ast.Call) -> Iterator[Finding]:
+    """Yield the options of get(…) and revoke(…)."""
+    verb = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    if verb in RESULT_VERBS:
+        yield from file.keywords(node.keywords, "result", *RESULT_VERBS[verb])
 
 
 def _is_send(node: ast.AST) -> bool:

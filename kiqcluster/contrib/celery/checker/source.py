@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +43,8 @@ class Source:
     """One file.  error: why it was not read.
 
     imported: local name → its full name, of what comes from Celery.  others: local name → the last part of its module
-    and its name there, of what comes from elsewhere.
+    and its name there, of what comes from elsewhere.  constants: name of the module → its value.  rebound: names that
+    are set in several places.
     """
 
     path: str
@@ -51,6 +53,7 @@ class Source:
     imported: dict[str, str] = field(default_factory=dict)
     others: dict[str, tuple[str, str]] = field(default_factory=dict)
     constants: dict[str, ast.expr] = field(default_factory=dict)
+    rebound: set[str] = field(default_factory=set)
 
     @property
     def full_module(self) -> str:
@@ -70,8 +73,13 @@ class Source:
         return path.resolve().parent.name if path.stem == "__init__" else path.stem
 
     def __post_init__(self) -> None:
+        stored: Counter[str] = Counter()
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.Import):
+            if isinstance(node, ast.arg):
+                stored[node.arg] += 1
+            elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+                stored[node.id] += 1
+            elif isinstance(node, ast.Import):
                 for alias in node.names:
                     if is_celery(alias.name):
                         self.imported[alias.asname or "celery"] = alias.name if alias.asname else "celery"
@@ -87,6 +95,8 @@ class Source:
             for target, value in assigned(statement):
                 if isinstance(target, ast.Name):
                     self.constants[target.id] = value
+
+        self.rebound = {name for name, times in stored.items() if times > 1}
 
     def resolve(self, node: ast.AST) -> str:
         """Return the full name of an expression that Celery has, else nothing."""

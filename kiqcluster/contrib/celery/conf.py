@@ -7,7 +7,7 @@ options_of_shared   those settings as options of one task
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -47,7 +47,7 @@ SHARED: WeakKeyDictionary[Registry, _Shared] = WeakKeyDictionary()
 
 
 class Conf(RefusesAttributes):
-    """Settings of an app: `app.conf.task_default_queue = "mailers"`, `app.conf.update(…)`."""
+    """Settings of an app: `app.conf.task_default_queue = "mailers"`, `app.conf.update(…)`, `app.conf.get(…)`."""
 
     def __init__(self, owner: str) -> None:
         self.__dict__.update(_owner=owner, _values={}, _routes=Routes(), _read_by="")
@@ -94,13 +94,36 @@ class Conf(RefusesAttributes):
     __setitem__ = __setattr__
 
     def _missing(self, name: str) -> Any:
-        values: dict[str, Any] = self.__dict__["_values"]
-        if name not in values:
-            raise Unsupported(f"{self.__dict__['_owner']}.conf.{name} was not set here; {find(SETTINGS, name).advice}")
-        return values[name]
+        values, key = self.__dict__["_values"], setting_name(name)
+        if key not in values:
+            advice = "" if key in USABLE else f"; {find(SETTINGS, key).advice}"
+            raise Unsupported(f"{self.__dict__['_owner']}.conf.{name} was not set here{advice}")
+        return values[key]
 
     def __getitem__(self, name: str) -> Any:
         return self._missing(name)
+
+    # A mapping of the keys that were set; Celery's has the defaults, too.
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the value of a key that was set, else the default."""
+        return self.__dict__["_values"].get(setting_name(name), default)
+
+    def keys(self) -> KeysView[str]:
+        """Return the present names of the keys that were set."""
+        return dict(self.__dict__["_values"]).keys()
+
+    def values(self) -> ValuesView[Any]:
+        return dict(self.__dict__["_values"]).values()
+
+    def items(self) -> ItemsView[str, Any]:
+        return dict(self.__dict__["_values"]).items()
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and setting_name(name) in self.__dict__["_values"]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
 
 
 def use_for_shared(conf: Conf) -> None:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from kiqcluster.errors import JobTimedOut, KiqError, PushError, RetryError
 
-__all__ = ["MaxRetriesExceededError", "PushStopped", "Retry", "SoftTimeLimitExceeded", "Unsupported"]
+__all__ = [
+    "MaxRetriesExceededError",
+    "PushStopped",
+    "Retry",
+    "SoftTimeLimitExceeded",
+    "Unsupported",
+    "UnsupportedAttribute",
+]
 
 SoftTimeLimitExceeded = JobTimedOut  # raised by current_job().check_timeout(), never from outside
 
 
 class Unsupported(KiqError):
     """The code uses a part of Celery that has no effect here; the message names the counterpart."""
+
+
+class UnsupportedAttribute(Unsupported, AttributeError):
+    """The same for an attribute of an object, so that hasattr(…), and getattr(…) with a default, take it for absent."""
 
 
 class MaxRetriesExceededError(KiqError):

@@ -205,11 +205,15 @@ class Task(RefusesAttributes, Generic[P, R]):
     def __repr__(self) -> str:
         return f"<task {self.name}>"
 
-    def _missing(self, name: str) -> NoReturn:
-        own = self.__dict__.get("name", "a task")
+    def __getattr__(self, name: str) -> Any:
+        # No AttributeError: kiqcluster itself asks for these, and would take a task without options for a plain job.
         if name in VERBS:
+            own = self.__dict__.get("name", "a task")
             raise Unsupported(f"{own}: {name} belongs to kiqcluster; write {own.rpartition('.')[2]}.job")
-        raise refusal(TASK, name, own)
+        return super().__getattr__(name)
+
+    def _missing(self, name: str) -> NoReturn:
+        raise refusal(TASK, name, self.__dict__.get("name", "a task"))
 
     def __init_subclass__(cls) -> None:
         raise JobDefinitionError(

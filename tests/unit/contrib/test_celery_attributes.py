@@ -107,3 +107,36 @@ def test_a_mock_may_be_made_after_it(kind: str) -> None:
     if kind != "result":  # a specification reads all attributes, and here that is a look into Redis
         Mock(spec=found)
         create_autospec(found)
+
+
+@ALL
+def test_for_those_that_ask_whether_it_is_there_it_is_absent(kind: str) -> None:
+    found = objects()[kind]
+
+    assert not hasattr(found, "to_json")
+    assert getattr(found, "to_json", None) is None
+    with pytest.raises(AttributeError, match="to_json"):
+        _ = found.to_json
+
+
+def test_a_task_without_the_verbs_of_kiqcluster_still_names_them() -> None:
+    with pytest.raises(Unsupported, match=r"write charge\.job"):
+        SHOP.charge.then(SHOP.bound)
+
+
+def test_the_settings_are_a_mapping_of_those_that_were_set() -> None:
+    conf = SHOP.app.conf
+    conf.update(timezone="UTC", broker_connection_retry=True)
+
+    assert "timezone" in conf
+    assert "TIMEZONE" in conf
+    assert "broker_url" not in conf
+    assert 0 not in conf
+    assert (conf.get("timezone"), conf.get("broker_url"), conf.get("broker_url", "none")) == ("UTC", None, "none")
+    assert sorted(conf) == sorted(conf.keys()) == ["broker_connection_retry", "timezone"]
+    assert dict(conf) == {**conf} == dict(conf.items()) == {"timezone": "UTC", "broker_connection_retry": True}
+    assert set(conf.values()) == {"UTC", True}
+    with pytest.raises(Unsupported, match=r"conf\.broker_url was not set here"):
+        conf["broker_url"]
+    with pytest.raises(Unsupported, match="kiqcluster -c"):
+        conf["worker_concurrency"]

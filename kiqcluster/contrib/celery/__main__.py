@@ -14,9 +14,10 @@ import click
 from kiqcluster.contrib.celery.checker import report
 from kiqcluster.contrib.celery.checker.assigned import settings_of
 from kiqcluster.contrib.celery.checker.beat import beat_entries, zone_of
+from kiqcluster.contrib.celery.checker.known import Known
 from kiqcluster.contrib.celery.checker.scan import scan
 from kiqcluster.contrib.celery.checker.schedules import CronTable, toml
-from kiqcluster.contrib.celery.checker.source import Known, read_sources
+from kiqcluster.contrib.celery.checker.source import read_sources
 from kiqcluster.contrib.celery.errors import Unsupported
 
 __all__ = ["main"]

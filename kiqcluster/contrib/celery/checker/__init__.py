@@ -1,6 +1,8 @@
 """The checker: what a code base uses of Celery, and what each use becomes.  It imports nothing of the application.
 
-source      the files as trees; which names are apps and tasks
+source      the files as trees; what they import from Celery
+known       which names are apps and tasks
+unfollowed  names that may be apps, and of which no file tells what they are
 signals     signals, and packages beside Celery: what each becomes
 finding     Finding: one use in a file
 configs     what config_from_object is given

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kiqcluster.contrib.celery.checker.configs import Config, configs_of
-from kiqcluster.contrib.celery.checker.source import Known, Source, assigned, dotted
+from kiqcluster.contrib.celery.checker.known import Known
+from kiqcluster.contrib.celery.checker.source import Source, assigned, dotted
 from kiqcluster.contrib.celery.settings import SETTINGS, setting_name
 
 __all__ = ["Setting", "settings_of"]
@@ -41,7 +42,7 @@ def settings_of(sources: Sequence[Source], known: Known) -> Iterator[Setting]:
     """Yield the settings of all files, in the order of files.  One that is set in two ways comes twice."""
     configs = list(configs_of(sources))
     for source in sources:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             for written, value in _of_node(source, known, node):
                 yield Setting(source, setting_name(written, PREFIX), value, _owner_of(node))
         for config in configs:

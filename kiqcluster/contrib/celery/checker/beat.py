@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 from kiqcluster.contrib.celery.catalogue import BEAT, Entry
 from kiqcluster.contrib.celery.checker.assigned import Setting
 from kiqcluster.contrib.celery.checker.finding import Finding, finding
+from kiqcluster.contrib.celery.checker.known import Known
 from kiqcluster.contrib.celery.checker.schedules import CronTable, Unreadable, convert, read
-from kiqcluster.contrib.celery.checker.source import Known, Source, dotted
+from kiqcluster.contrib.celery.checker.source import Source, dotted
 from kiqcluster.contrib.celery.errors import Unsupported
 
 __all__ = ["BeatEntry", "beat_entries", "schedule_findings", "zone_of"]
@@ -44,7 +45,7 @@ def beat_entries(
         if setting.name == "beat_schedule":
             yield from _of_table(setting.source, setting.value, tz)
     for source in sources:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.Call) and dotted(node.func).endswith(".add_periodic_task"):
                 yield _of_call(source, known, node, tz)
 

@@ -30,10 +30,12 @@ from kiqcluster.contrib.celery.catalogue import (
 from kiqcluster.contrib.celery.checker.assigned import settings_of
 from kiqcluster.contrib.celery.checker.beat import beat_entries, schedule_findings
 from kiqcluster.contrib.celery.checker.finding import Finding, finding
+from kiqcluster.contrib.celery.checker.known import Known, decorators_of
 from kiqcluster.contrib.celery.checker.options import Rules, no_rules, of_build, of_keywords, values_of
 from kiqcluster.contrib.celery.checker.settings import setting_findings
 from kiqcluster.contrib.celery.checker.signals import PACKAGES, SIGNALS
-from kiqcluster.contrib.celery.checker.source import Known, Source, call_name, decorators_of, dotted, is_celery
+from kiqcluster.contrib.celery.checker.source import Source, call_name, dotted, is_celery
+from kiqcluster.contrib.celery.checker.unfollowed import unfollowed_findings, unread_findings
 from kiqcluster.contrib.celery.rules import UNREAD as ANY
 from kiqcluster.contrib.celery.rules import most_retries, of_call, of_declaration, of_retry, of_revoke
 from kiqcluster.contrib.celery.settings import APP, BUILD
@@ -86,10 +88,12 @@ def scan(sources: Sequence[Source]) -> list[Finding]:
         file = _File(source, known)
         if source.error:
             findings.add(file.found(source.tree, "file", source.error, UNREAD))
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             findings.update(_of_node(file, node))
+        findings.update(unfollowed_findings(source, known))
     settings = list(settings_of(sources, known))
     findings.update(setting_findings(sources, settings))
+    findings.update(unread_findings(sources))
     findings.update(schedule_findings(beat_entries(sources, known, settings)))
     return sorted(findings, key=lambda each: (each.path, each.line, each.kind, each.name))
 
@@ -197,7 +201,7 @@ def _is_canvas(file: _File, node: ast.AST) -> bool:
 
 def _of_attribute(file: _File, node: ast.Attribute) -> Iterator[Finding]:
     if file.is_app(node.value) and node.attr not in ("task", "conf", "send_task"):
-        yield file.found(node, "app", f"{dotted(node.value)}.{node.attr}", find(APP, node.attr))
+        yield file.found(node, "app", f"{dotted(node.value) or '…'}.{node.attr}", find(APP, node.attr))
     resolved = file.source.resolve(node)
     if resolved.startswith("celery.signals."):
         name = resolved.split(".")[2]

@@ -39,7 +39,7 @@ def setting_findings(sources: Sequence[Source], settings: Sequence[Setting]) -> 
 
 def _of_builds(source: Source) -> Iterator[tuple[str, str, Any]]:
     """Yield the name of an app, and each setting that an argument of Celery(…) is."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         for target, call in assigned(node):
             if isinstance(call, ast.Call) and call_name(source, call) == "Celery":
                 for each in call.keywords:

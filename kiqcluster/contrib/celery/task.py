@@ -75,7 +75,7 @@ class Task(RefusesAttributes, Generic[P, R]):
         self._function = function
         self._is_bound = is_bound
         self._retries = declared.retries
-        self._arguments = Arguments(function, is_bound=is_bound)
+        self._arguments = Arguments(name, function, is_bound=is_bound)
         for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
             setattr(self, attribute, getattr(function, attribute))
         self.__wrapped__ = function
@@ -138,7 +138,7 @@ class Task(RefusesAttributes, Generic[P, R]):
         return Result(Handle(task_id, self.definition, store))  # type: ignore[arg-type]  # a jid is text
 
     def _push(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call) -> Result[R]:
-        arguments = self._arguments.pack(self.name, args, kwargs)
+        arguments = self.definition.write(self._arguments.pack(self.name, args, kwargs))
         options = self._enqueuer.set(**call.options).options if call.options else self._enqueuer.options
         replicas = self._enqueuer.wait_replicas
         jid = Client().enqueue(self.name, options, arguments, call.at, call.task_id, replicas, self.definition)

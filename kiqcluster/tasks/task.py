@@ -23,7 +23,7 @@ from kiqcluster.client.chains import Chain
 from kiqcluster.client.client import Client, all_positions
 from kiqcluster.client.items import read_item
 from kiqcluster.control.cancellation import remove_of_tasks, tell_processes
-from kiqcluster.errors import TaskEnded, UsageError
+from kiqcluster.errors import InvalidPush, TaskEnded, UsageError
 from kiqcluster.process.delivery import Ready
 from kiqcluster.process.job_context import JobContext, current_job
 from kiqcluster.process.runtime import current_setup
@@ -314,12 +314,12 @@ def current_task() -> Task | None:
 
 
 def _job(job: Any, queue: str) -> tuple[str, Any, Mapping[str, JSON]]:
-    """Return name, definition and payload keys of what a task was given as its job.  Raises UsageError."""
+    """Return name, definition and payload keys of what a task was given as its job.  Raises InvalidPush, UsageError."""
     setup = current_setup()
     if isinstance(job, Chain):
-        raise UsageError(
-            f"a task takes one job for all of its rows, and no chain ({job!r}): have that job add the next one, "
-            "current_task().add(…), or pass the chain as a callback, on_success=…"
+        raise InvalidPush(
+            f"class is a job; a task takes one for all of its rows, and no chain ({job!r}): have that job add the next "
+            "one, current_task().add(…), or pass the chain as a callback, on_success=…"
         )
     name, definition, options = read_item(setup, {"class": job, **({"queue": queue} if queue else {})})
     if definition is None and not queue:

@@ -12,7 +12,7 @@ import pytest
 from kiqcluster import Interrupted, job
 from kiqcluster.api import DeadSet, DroppedSet, Queue, RetrySet
 from kiqcluster.application.registry import Registry
-from kiqcluster.errors import TaskEnded, UsageError
+from kiqcluster.errors import InvalidPush, TaskEnded, UsageError
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.features.strikes import STRIKES, Strike
 from kiqcluster.job import JobFunction
@@ -714,7 +714,7 @@ class TestCancel:
         assert (store.call("EXISTS", "schedule"), parent.status().is_complete) == (0, True)
 
     def test_a_chain_as_the_job_of_a_task_is_refused_with_what_to_do_instead(self, row: JobFunction[..., Any]) -> None:
-        with pytest.raises(UsageError, match=r"no chain .*current_task\(\).add"):
+        with pytest.raises(InvalidPush, match=r"no chain .*current_task\(\).add"):
             Task.create("import", row.then(row), [[1]])
 
     def test_a_running_job_that_is_not_told_goes_on(self, row: JobFunction[..., Any], worker: Worker) -> None:

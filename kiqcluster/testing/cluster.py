@@ -15,8 +15,8 @@ from typing import Any, ClassVar, NoReturn
 
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.service import Service
-from kiqcluster.testing.server import free_port
-from kiqcluster.testing.waiting import DEFAULT_TIMEOUT_SECONDS
+from kiqcluster.testing.server import free_port, is_alive
+from kiqcluster.testing.waiting import DEFAULT_TIMEOUT_SECONDS, NEVER_SET, POLL_SECONDS
 
 __all__ = ["Cluster"]
 
@@ -169,13 +169,20 @@ class Cluster:
         killed: set[int] = set()
         deadline = SystemClock.monotonic() + LOG_CLOSE_SECONDS
         while self._reader.is_alive and SystemClock.monotonic() < deadline:  # while a process has its output open
-            for pid in {each["child"] for each in self.seen("child_started")} - killed:
+            for pid in self._children() - killed:
                 killed.add(pid)
                 with suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
-            self._reader.join(0.01)
+            self._reader.join(POLL_SECONDS)
+        # One that ends closes its output first, and its connections last: Redis might still give it the next push.
+        while any(map(is_alive, self._children())) and SystemClock.monotonic() < deadline:
+            NEVER_SET.wait(POLL_SECONDS)
         if not self._reader.is_alive and self.process.stdout is not None:
             self.process.stdout.close()
+
+    def _children(self) -> set[int]:
+        """Return the pids of the workers so far."""
+        return {each["child"] for each in self.seen("child_started")}
 
     def _fail(self, said: str) -> NoReturn:
         __tracebackhide__ = True

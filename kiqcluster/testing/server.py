@@ -129,8 +129,11 @@ def free_port() -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process is alive; a zombie is not."""
-    return _state(Path(f"/proc/{pid}")) not in ("", "Z")
+    """Return whether a process is alive; a zombie is not, once all its threads have ended and its files are closed."""
+    try:
+        return any(_state(task) not in ("", "Z") for task in Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return False
 
 
 def freeze(pid: int) -> None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from kiqcluster.process.clock import SystemClock
 
-__all__ = ["DEFAULT_TIMEOUT_SECONDS", "wait_until"]
+__all__ = ["DEFAULT_TIMEOUT_SECONDS", "NEVER_SET", "POLL_SECONDS", "wait_until"]
 
 T = TypeVar("T")
 DEFAULT_TIMEOUT_SECONDS = 20.0  # for a state that should take a fraction of a second

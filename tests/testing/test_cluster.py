@@ -143,6 +143,26 @@ def test_close_leaves_no_process_behind(start) -> None:
     wait_until(lambda: not is_alive(cluster.pid) and not is_alive(worker), "all processes to be gone")
 
 
+def test_no_worker_takes_a_push_after_close(start, kiq_redis: RedisServer) -> None:
+    """A process that ends closes its connections after its output, by which the log is over."""
+    store = kiq_redis.store()
+    cluster = start("notes")
+    cluster.wait_ready()
+    wait_until(lambda: waiting_clients(store), "the worker to wait for a push")
+
+    cluster.close()
+
+    assert not any(map(is_alive, cluster.pids().values()))
+    store.call("PING")  # Redis has read of all connections by then
+    assert waiting_clients(store) == []
+    store.close()
+
+
+def waiting_clients(store: Store) -> list[bytes]:
+    """Return what Redis says of the clients that wait for an element of a list."""
+    return [line for line in store.call("CLIENT", "LIST").splitlines() if b" cmd=bl" in line]
+
+
 def test_a_free_port_is_given_to_nobody_else_for_a_while_and_a_server_can_have_it() -> None:
     """Clusters of several test processes start at once, each some time after it was given its port."""
     ports = {free_port() for _ in range(500)}

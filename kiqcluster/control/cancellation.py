@@ -1,13 +1,13 @@
 """Cancellation: removes a job by its id wherever it waits, and tells it wherever it runs.
 
-cancel      on all shards; whether it was found
-remove_of_tasks   removes the jobs of cancelled tasks where they wait for long
+cancel           on all shards; whether it was found
+cancel_in        on one: 1. mark its id, so that it does not begin any more, wherever it goes meanwhile
+                            (features/cancellation)
+                         2. tell all processes to read the marks, and running jobs by them
+                         3. move it from where it waits to the dropped jobs, each move as a whole (store/entry_moves)
+                         4. look whether a process holds it, also before 2
+remove_of_tasks  removes the jobs of cancelled tasks where they wait for long
 tell_processes   has all processes of a shard read the marks
-cancel_in   on one: 1. mark its id, so that it does not begin any more, wherever it goes meanwhile
-                       (features/cancellation)
-                    2. tell all processes to read the marks, and running jobs by them
-                    3. move it from where it waits to the dropped jobs, each move as a whole (store/entry_moves)
-                    4. look whether a process holds it, also before 2
 
 A job may move while it is looked for.  So sets are looked through before the queues that they feed, queues before the
 units in flight, and all of it once more where nothing was found.  The mark holds what slips through.

@@ -19,7 +19,7 @@ from kiqcluster.web.users import is_loopback
 
 __all__ = ["serve"]
 
-THREADS = 8
+THREADS = 8  # that answer requests, each one at a time
 CONNECTION_SECONDS = 60  # that an idle connection is kept
 MAX_CONNECTIONS = 1_000  # each open tab keeps one, since it asks again every two seconds
 

@@ -47,7 +47,7 @@ FORKS = {"supervisor/fork.py"}
 STARTS_THREADS = {"process/service.py", "store/names.py"}  # the second: a look-up that may hang is nobody's to wait for
 
 # How much a reader meets at once (docs/adr/0029).  A path in an exception is relative to the package.
-LINES_OF_A_FILE = 450  # fewer
+LINES_OF_A_FILE = 500  # fewer; a tighter rule has code go where there is room, not where it belongs
 LINES_OF_A_FUNCTION = 50  # fewer, without its decorators
 MAX_FIELDS = 16  # of a class
 MAX_MODULES = 16  # of a folder, besides its __init__
@@ -56,7 +56,6 @@ MAX_PLACES, MAX_ARROWS = 26, 160  # folders and modules of the root; imports fro
 MAY_BE_LONGER = {
     "worker/fetch/coordinator.py": "one state, which one lock guards",
     "worker/run/execution.py": "the steps of one run, in their order",
-    "store/engine/engine.py": "the operations on units, each a short method",
 }
 MAY_HAVE_MORE_FIELDS = {
     "worker/fetch/coordinator.py:FetchCoordinator": "one state, which one lock guards",

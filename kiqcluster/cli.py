@@ -124,21 +124,20 @@ class Arguments:
         """Return the queue groups of the command line, else those of the configuration.  Raises UsageError."""
         return expansion.groups_from(self.groups, self.queue_options, config)
 
-    def read_again(self, place: Path, environ: Mapping[str, str], origins: Origins) -> tuple[Config, Sequence[Group]]:
+    def read_again(self, place: Path, environ: Mapping[str, str]) -> tuple[Config, Sequence[Group]]:
         """Return the configuration and the groups that a start would have now.  Raises UsageError.
 
-        place: directory of the configuration file.  environ: of the start.  origins: is updated.
+        place: directory of the configuration file.  environ: of the start.
         """
         os.chdir(place)  # so that relative paths mean the same as at the start
         file = None if self.config_file is None else str(place / self.config_file)
-        config, fresh = config_sources.load(self.flags, file=file, environ=environ, directory=place)
+        config, _ = config_sources.load(self.flags, file=file, environ=environ, directory=place)
         config = settle_directory(config)
         if not config.require:
             raise UsageError(NO_APPLICATION)
         if not (self.groups or self.queue_options or config.groups):
             gone = self.config_file or "kiqcluster.toml"
             raise UsageError(f"no queue group is left: {place / gone} is gone, or names no groups")
-        origins.update(fresh)
         return config, self.groups_of(config)
 
 
@@ -211,7 +210,7 @@ def command(
             return
         # Without the embedded server's REDIS_URL, which is exported only for the workers.
         environ = {**os.environ, "KIQ_ENV": config.environment}
-        code = run_cluster(config, origins, parsed, lambda: arguments.read_again(place, environ, origins))
+        code = run_cluster(config, parsed, lambda: arguments.read_again(place, environ))
     except KiqError as error:
         click.echo(f"kiqcluster: {error}", err=True)
         exit_process(error.exit_code)
@@ -241,7 +240,7 @@ def check(flags: Mapping[str, Any], config_file: str | None, page: str) -> ExitC
     return ExitCode.STOPPED if status == http.HTTPStatus.OK else ExitCode.UNEXPECTED
 
 
-def run_cluster(config: Config, origins: Origins, groups: Sequence[Any], read_config: ReadConfig) -> int:
+def run_cluster(config: Config, groups: Sequence[Any], read_config: ReadConfig) -> int:
     """Run a supervisor until it ends; return its exit code."""
     os.environ["KIQ_ENV"] = config.environment
     if config.embedded is not None:
@@ -257,7 +256,6 @@ def run_cluster(config: Config, origins: Origins, groups: Sequence[Any], read_co
             ChildSpec(
                 slot=spawn.plan.slot,
                 config=spawn.config,
-                origins=origins,
                 group=spawn.plan.group,
                 known_queues=spawn.known_queues,
                 concurrency=spawn.plan.concurrency,

@@ -21,7 +21,6 @@ __all__ = ["check_function", "cron_queue", "define", "queue_for", "underscored",
 
 CRON_NAMESPACE = "cronjob"  # of the queues of jobs with a schedule that declare none (GitLab)
 DEFAULT_QUEUE = "default"
-DECLARED = frozenset({"retry"})  # options of the payload of which it counts that they are declared (client/cron_jobs)
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -75,6 +74,7 @@ def define(
         raise JobDefinitionError(f"{name}: concurrency_key = … has no effect without a concurrency_limit")
     is_active_job = checked.get("active_job", False)
     _check_signature(name, signature, target, () if is_active_job else BY_KEYWORD)
+    declared = frozenset(checked)
     if "cron" in checked:
         checked = _with_cron_defaults(name, checked, signature)
     queue = queue_for(name, checked)
@@ -88,10 +88,8 @@ def define(
         prepare=prepare,
         signature=signature,
         origin=(target.__module__, target.__qualname__),
-        retry_in=checked.get("retry_in"),
-        retries_exhausted=checked.get("retries_exhausted"),
-        interruptions_exhausted=checked.get("interruptions_exhausted"),
-        local={key: value for key, value in checked.items() if key in DECLARED or not OPTIONS[key].on_wire},
+        local={key: value for key, value in checked.items() if not OPTIONS[key].on_wire},
+        declared=declared,
         is_async=inspect.iscoroutinefunction(getattr(target, "perform", target)),
         is_iterable=is_iterable,
     )
@@ -145,13 +143,12 @@ def queue_for(name: str, options: Mapping[str, Any]) -> str:
         raise JobDefinitionError(f"{name}: {error}") from error
 
 
-def cron_queue(name: str, own: str, routed: str) -> str:
-    """Return the queue of the jobs of a cron entry that names none.  own: of the class.  routed: by the routing rules.
+def cron_queue(name: str, queue: str, *, is_declared: bool) -> str:
+    """Return the queue of the jobs of a cron entry that names none.  queue: to which other jobs of the class go.
 
-    Where neither the class nor a rule names one, it is in the namespace `cronjob`.
+    is_declared: whether the class or a routing rule names that queue.  Else the jobs are in the namespace `cronjob`.
     """
-    is_undeclared = own == routed == DEFAULT_QUEUE
-    return queue_for(name, {"queue_namespace": CRON_NAMESPACE}) if is_undeclared else routed
+    return queue if is_declared else queue_for(name, {"queue_namespace": CRON_NAMESPACE})
 
 
 def underscored(name: str) -> str:

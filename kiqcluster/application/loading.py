@@ -68,12 +68,17 @@ def _refuse_green_threads() -> None:
 
 
 def describe(requirements: Sequence[str]) -> list[dict[str, Any]]:
-    """Return name, queue and declared attributes of every job that the application has registered.
+    """Return what every job that the application has registered says of itself, for `selectors.described`.
 
     Raises ApplicationError when there is none: probably -r names the wrong modules.
     """
     jobs = [
-        {"name": definition.name, "queue": definition.queue, "attributes": definition.attributes}
+        {
+            "name": definition.name,
+            "queue": definition.queue,
+            "attributes": definition.attributes,
+            "declares_queue": definition.declares_queue,
+        }
         for definition in current_registry()
     ]
     if not jobs:

@@ -33,9 +33,11 @@ ENVELOPE = Signature([Parameter("envelope", Parameter.POSITIONAL_ONLY)])
 class Definition:
     """A job: its name on the wire, its options, and the code that runs it.
 
-    options: those written to the payload, retry and queue first.  prepare: returns the instance (None for a function)
-    and its bound perform, for one run.  origin: module and qualified name.  enveloped: the same job, with an envelope
-    of ActiveJob as its argument; None for a job without envelopes.
+    options: those written to the payload, retry and queue first.  local: those that are not.  declared: names of the
+    options that the job or a base of it gives, whatever their values; all others have their defaults.
+    prepare: returns the instance (None for a function) and its bound perform, for one run.  origin: module and
+    qualified name.  enveloped: the same job, with an envelope of ActiveJob as its argument; None for a job without
+    envelopes.
     """
 
     name: str
@@ -44,10 +46,8 @@ class Definition:
     prepare: Callable[[], tuple[object, Perform]]
     signature: Signature
     origin: tuple[str, str]
-    retry_in: Callable[..., Any] | None = None
-    retries_exhausted: Callable[..., Any] | None = None
-    interruptions_exhausted: Callable[..., Any] | None = None
-    local: Mapping[str, Any] = field(default_factory=dict)  # not written to the payload; and `retry`, if declared
+    local: Mapping[str, Any] = field(default_factory=dict)
+    declared: frozenset[str] = frozenset()
     enveloped: Definition | None = None
     is_async: bool = False  # perform is a coroutine function
     is_iterable: bool = False  # an IterableJob
@@ -69,6 +69,23 @@ class Definition:
 
     def __repr__(self) -> str:
         return f"<job {self.name}{self.signature} on {self.queue}>"
+
+    @property
+    def retry_in(self) -> Callable[..., Any] | None:
+        return self.local.get("retry_in")
+
+    @property
+    def retries_exhausted(self) -> Callable[..., Any] | None:
+        return self.local.get("retries_exhausted")
+
+    @property
+    def interruptions_exhausted(self) -> Callable[..., Any] | None:
+        return self.local.get("interruptions_exhausted")
+
+    @property
+    def declares_queue(self) -> bool:
+        """Whether the job says in which queue it is; `queue="default"` says so as well."""
+        return not self.declared.isdisjoint(("queue", "queue_namespace"))
 
     @property
     def attributes(self) -> dict[str, Any]:

@@ -37,11 +37,12 @@ def resolved(setup: Setup, definition: Definition | None, entry: CronEntry) -> t
     if definition is None:
         return replace(entry, options={"retry": NO_RETRIES, **entry.options}), ""
     route = route_of(setup, definition)
-    queue = entry.queue or cron_queue(definition.name, definition.queue, route.queue)
-    declared = {key: value for key, value in definition.options.items() if key != "queue"}
-    if declared["retry"] is True and "retry" not in definition.local:  # the default of all classes
-        declared["retry"] = NO_RETRIES
-    return replace(entry, queue=queue, options={**declared, **entry.options}), route.shard
+    is_declared = definition.declares_queue or route.is_by_rule
+    queue = entry.queue or cron_queue(definition.name, route.queue, is_declared=is_declared)
+    options = {key: value for key, value in definition.options.items() if key != "queue"}
+    if "retry" not in definition.declared:
+        options["retry"] = NO_RETRIES
+    return replace(entry, queue=queue, options={**options, **entry.options}), route.shard
 
 
 def prepared(

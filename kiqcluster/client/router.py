@@ -40,6 +40,11 @@ class Route:
     options: Mapping[str, JSON]
     shard: str = ""
 
+    @property
+    def is_by_rule(self) -> bool:
+        """Whether a rule names the queue; one that names "default" does so as well."""
+        return self.index is not None and bool(self.rules[self.index].queue)
+
 
 def options_of(setup: Setup, definition: Definition) -> Mapping[str, JSON]:
     """Return the options of a push that names no queue.  Raises UsageError for a configuration that cannot be used."""
@@ -86,4 +91,4 @@ def route(rules: Rules, definition: Definition) -> Route:
 
 def rules_of(config: Config, setup: Setup) -> Rules:
     """Return the rules of a process that has loaded the application: those of its configuration, or of configure()."""
-    return config.routing or parse_rules(setup.settings.get("routing", ()))
+    return config.routing if config.is_declared("routing") else parse_rules(setup.settings.get("routing", ()))

@@ -244,6 +244,11 @@ class Config:
     strict_routing: bool = setting(
         False, "with shards: refuse pushes that no rule and no Client.via directs", flag=False, in_code=True
     )
+    declared: frozenset[str] = frozenset()  # names of the settings that a source gives, whatever their values
+
+    def is_declared(self, name: str) -> bool:
+        """Return whether a source gives this setting, also where its value is that of the default."""
+        return name in self.declared or getattr(self, name) != getattr(Config, name)
 
     def known_redis(self) -> str:
         """Return the address to connect to: that of the embedded server if there is one."""
@@ -287,7 +292,7 @@ class Config:
 
 def settings() -> Iterator[dataclasses.Field[Any]]:
     """Yield the declarations, in the order of --print-config."""
-    yield from dataclasses.fields(Config)
+    yield from (each for each in dataclasses.fields(Config) if each.metadata)
 
 
 def describe(config: Config, origins: Origins) -> list[tuple[str, str, str]]:

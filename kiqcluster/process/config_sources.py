@@ -125,7 +125,7 @@ def _merged(
     is_closer = "embedded" in values and distances.get("redis", inf) < distances["embedded"]
     if is_closer and not _is_embedded(values["redis"], values["embedded"]):
         values["embedded"], origins["embedded"] = None, "default"
-    config = Config(**values)
+    config = Config(**values, declared=frozenset(each for each in origins if origins[each] != "default"))
     check(config, knows_shards=knows_shards)
     return config, origins
 
@@ -145,15 +145,15 @@ def check_configurable(names: Iterable[str]) -> None:
         )
 
 
-def with_configured(config: Config, origins: Origins, configured: Mapping[str, Any]) -> Config:
+def with_configured(config: Config, configured: Mapping[str, Any]) -> Config:
     """Return a worker's configuration after its application called configure(), which replaces only defaults."""
     by_name = {each.name: each for each in settings()}
     values = {
         name: _converted(by_name[name], value, "configure()")
         for name, value in configured.items()
-        if origins.get(name, "default") == "default"
+        if not config.is_declared(name)
     }
-    merged = dataclasses.replace(config, **values)
+    merged = dataclasses.replace(config, **values, declared=config.declared | values.keys())
     check(merged)
     return merged
 

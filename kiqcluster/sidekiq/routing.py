@@ -82,7 +82,9 @@ def routed(rules: Rules, job: JobAttributes) -> JobAttributes:
     if index is None:
         return job
     rule = rules[index]
-    return replace(job.in_queue(rule.queue or job.queue), shard=rule.shard, own=job.queue)
+    is_declared = job.is_queue_declared or bool(rule.queue)
+    moved = job.in_queue(rule.queue or job.queue)
+    return replace(moved, shard=rule.shard, own=job.queue, is_queue_declared=is_declared)
 
 
 def unused_rules(rules: Rules, jobs: Sequence[JobAttributes]) -> Iterator[tuple[int, str]]:

@@ -3,7 +3,7 @@
 `urgency=high&tags!=heavy|feature_category=billing,mail`   `&` binds tighter than `|`, a comma lists values
 `(urgency=high|tags=vip)&resource_boundary!=memory`        parentheses group        `*`   every job
 
-1. attributes_of   what a job class declares → the values that selectors compare
+1. attributes_of   what a job class declares → the values that selectors compare; described: the same of another process
 2. parse           text → Selector, or SelectorError with the position
 3. matches         Selector, attributes → whether the job is selected
 
@@ -32,6 +32,7 @@ __all__ = [
     "Term",
     "Values",
     "attributes_of",
+    "described",
     "parse",
 ]
 
@@ -82,6 +83,7 @@ class JobAttributes:
     """A job as selectors see it.  values: by attribute; only tags may be several.  weight: of its queue.
 
     shard: of its queue, "" for the default one.  own: the queue that the class declares, where a rule decides.
+    is_queue_declared: whether the class or a rule names its queue.
     """
 
     queue: str
@@ -89,6 +91,7 @@ class JobAttributes:
     weight: int = 1
     shard: str = ""
     own: str = ""
+    is_queue_declared: bool = True
 
     def is_in(self, shard: str) -> bool:
         """Return whether its queue may be in a shard; a queue whose classes are not known may be in any."""
@@ -174,6 +177,12 @@ def attributes_of(name: str | None, queue: str, options: Mapping[str, Any]) -> J
         value = options[option]
         values[ALIASES.get(option, option)] = frozenset(map(_text, value if isinstance(value, list) else [value]))
     return JobAttributes(queue, values, options.get("weight", 1))
+
+
+def described(job: Mapping[str, Any]) -> JobAttributes:
+    """Return the attributes of a job that `application.loading.describe` has described."""
+    found = attributes_of(job["name"], job["queue"], job["attributes"])
+    return replace(found, is_queue_declared=job["declares_queue"])
 
 
 def _text(value: object) -> str:

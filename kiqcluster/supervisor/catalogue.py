@@ -30,7 +30,7 @@ from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.process.version import VERSION
 from kiqcluster.sidekiq.routing import Rules, parse_rules, routed
-from kiqcluster.sidekiq.selectors import JobAttributes, attributes_of
+from kiqcluster.sidekiq.selectors import JobAttributes, attributes_of, described
 from kiqcluster.store.shards import check_shard
 from kiqcluster.supervisor.cluster.child import Death
 from kiqcluster.supervisor.fork import fork_with_socket
@@ -66,21 +66,21 @@ class Catalogue:
     @classmethod
     def of(
         cls,
-        described: Sequence[Mapping[str, Any]],
+        reports: Sequence[Mapping[str, Any]],
         version: str = VERSION,
         preflight: PreflightReport | None = None,
         rules: Rules = (),
         cron: Sequence[Sequence[str]] = (),
     ) -> Catalogue:
-        """Return the catalogue of jobs that `application.describe` has described."""
-        attributes = tuple(attributes_of(job["name"], job["queue"], job["attributes"]) for job in described)
-        jobs = tuple((job["name"], job["queue"]) for job in described)
+        """Return the catalogue of jobs that `application.loading.describe` has described."""
+        attributes = tuple(map(described, reports))
+        jobs = tuple((job["name"], job["queue"]) for job in reports)
         entries = tuple((job, queue) for job, queue in cron)
         return cls(jobs, version, preflight or PreflightReport(), attributes, rules, entries)
 
     def rules_in_force(self, config: Config) -> Rules:
         """Return the routing rules of the configuration, else those of the application."""
-        return config.routing or self.rules
+        return config.routing if config.is_declared("routing") else self.rules
 
     def routed(self, config: Config) -> tuple[tuple[str, str], ...]:
         """Return (name, queue) of each job, by the routing rules."""
@@ -125,7 +125,7 @@ class Catalogue:
                 yield queue, ""
             else:
                 route = routed(rules, job)
-                yield queue or cron_queue(name, job.queue, route.queue), route.shard
+                yield queue or cron_queue(name, route.queue, is_declared=route.is_queue_declared), route.shard
 
 
 Then = Callable[[Catalogue], None]

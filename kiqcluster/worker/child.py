@@ -182,7 +182,7 @@ class Child:
             loading.load(spec.config.require, spec.directory, spec.config.known_directory())
         self._inbox.trap()
         self._alarm = make_alarm(self._supervisor)
-        config = setup.config = with_configured(spec.config, spec.origins, setup.settings)
+        config = setup.config = with_configured(spec.config, setup.settings)
         ruby_json.write_floats_as(config.ruby_json)
         setup.store, setup.shards = Store(config.known_redis()), {}
         setup.beat_guard = BeatGuard(lambda name, error: setup.notify_error_handlers(error, {"context": name}))

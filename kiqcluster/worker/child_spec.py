@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kiqcluster.ipc.running_jobs import RunningJobs
-from kiqcluster.process.config import Config, Origins
+from kiqcluster.process.config import Config
 from kiqcluster.sidekiq.queue_groups import Group
 
 __all__ = ["ChildSpec"]
@@ -31,5 +31,4 @@ class ChildSpec:
     running_jobs: RunningJobs
     parent: socket.socket
     orphans: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    origins: Origins = field(default_factory=dict)
     directory: Path = field(default_factory=Path.cwd)

@@ -30,7 +30,6 @@ def main() -> None:
         quiet=False,
         running_jobs=RunningJobs(2),
         parent=parent,
-        origins={"redis": "flag"},
     )
     exit_process(run_child(spec))
 

@@ -18,7 +18,7 @@ from kiqcluster.errors import UsageError
 from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.routing import Rules
-from kiqcluster.sidekiq.selectors import JobAttributes, attributes_of
+from kiqcluster.sidekiq.selectors import JobAttributes, described
 
 __all__ = ["ClassRoute", "load_application", "load_attributes", "load_routes", "routing_options"]
 
@@ -62,8 +62,7 @@ def load_attributes(require: Sequence[str]) -> dict[str, JobAttributes]:
 
     What the application prints goes to standard error.  Raises ApplicationError.
     """
-    described = load_application(require)
-    return {each["name"]: attributes_of(each["name"], each["queue"], each["attributes"]) for each in described}
+    return {each["name"]: described(each) for each in load_application(require)}
 
 
 def load_routes(require: Sequence[str]) -> tuple[Rules, list[ClassRoute]]:

@@ -146,7 +146,7 @@ def setting_warnings(config: Config, slots: int) -> list[str]:
         for name, first in same_redis(config.known_redis(), config.shards).items()
     ]
     # If only max_concurrency is set, it is meant: the default of the other does not count.
-    is_wish = config.min_concurrency != Config.min_concurrency
+    is_wish = config.is_declared("min_concurrency")
     if config.concurrency is None and is_wish and 0 < config.max_concurrency < config.min_concurrency:
         found.append(
             f"min_concurrency is {config.min_concurrency} and max_concurrency {config.max_concurrency}: "

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kiqcluster.errors import UsageError
-from kiqcluster.process.config import Config, check
+from kiqcluster.process.config import Config, check, settings
 from kiqcluster.sidekiq.routing import Rules
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.slots import Slot
@@ -86,7 +87,8 @@ def same_threads(old: Config, new: Config) -> bool:
 
 def effective_config(old: Config, new: Config) -> Config:
     """Return the new configuration with the old values of settings that are fixed at the start."""
-    return dataclasses.replace(new, **{name: getattr(old, name) for name in FIXED_AT_START})
+    declared = (new.declared - FIXED_AT_START) | (old.declared & FIXED_AT_START)
+    return dataclasses.replace(new, **{name: getattr(old, name) for name in FIXED_AT_START}, declared=declared)
 
 
 def check_effective(old: Config, new: Config, rules: Rules) -> None:
@@ -107,8 +109,15 @@ def pending_settings(old: Config, new: Config, *, at_once: bool = True) -> tuple
 
     at_once: leave out settings that a reload applies at once; False before a reload, when they wait as well.
     """
-    changed = [each.name for each in dataclasses.fields(Config) if getattr(old, each.name) != getattr(new, each.name)]
+    changed = [each.name for each in settings() if _is_changed(each, old, new)]
     return (
         [name for name in changed if name in FIXED_AT_START],
         [name for name in changed if name not in FIXED_AT_START and not (at_once and name in APPLIED_BY_RELOAD)],
     )
+
+
+def _is_changed(setting: dataclasses.Field[Any], old: Config, new: Config) -> bool:
+    """Return whether a setting has another value, or hides what configure() says and has not done so before."""
+    name = setting.name
+    is_hidden_now = setting.metadata["in_code"] and old.is_declared(name) != new.is_declared(name)
+    return is_hidden_now or getattr(old, name) != getattr(new, name)

@@ -437,7 +437,7 @@ class TestDescribe:
             refusal(loaded, configured={"encryption_keys": ["1:s3cret"]}),
         ]
         with pytest.raises(UsageError) as caught:
-            with_configured(*loaded(), {"encryption_keys": ["1:s3cret"]})
+            with_configured(loaded()[0], {"encryption_keys": ["1:s3cret"]})
 
         for said in (*complaints, str(caught.value)):
             assert "s3cret" not in said
@@ -497,9 +497,9 @@ def test_every_setting_is_declared_with_help_and_a_name_that_makes_a_flag() -> N
 
 
 def test_configure_in_an_application_fills_in_defaults_of_its_workers_only() -> None:
-    config, origins = load({"timeout": 3.0}, environ={}, directory=Path("/nonexistent"))
+    config, _ = load({"timeout": 3.0}, environ={}, directory=Path("/nonexistent"))
 
-    merged = with_configured(config, origins, {"timeout": 9, "max_retries": "4"})
+    merged = with_configured(config, {"timeout": 9, "max_retries": "4"})
 
     assert (merged.timeout, merged.max_retries) == (3.0, 4)
 

@@ -118,7 +118,7 @@ class TestConfigure:
         with pytest.raises(UsageError, match="routing, rule 1: there is no shard 'eu'"):
             setup.current_config()
         with pytest.raises(UsageError, match="routing, rule 1: there is no shard 'eu'"):
-            with_configured(Config(), {}, setup.settings)  # as a worker does
+            with_configured(Config(), setup.settings)  # as a worker does
 
     def test_a_new_address_opens_a_new_store(self) -> None:
         setup = Setup()

@@ -79,9 +79,9 @@ def register(task: Any, options: BackendOptions) -> Definition:
         prepare=partial(_prepare, task, is_async=is_async),
         signature=ANY_ARGUMENTS,
         origin=(task.func.__module__, task.func.__qualname__),
-        local=local,
+        local={**local, "retry_in": _retry_in},
+        declared=frozenset(("queue", *wire, *local)),  # each task has a queue, which the framework gives it
         is_async=is_async,
-        retry_in=_retry_in,
     )
     registry.add(definition)
     return definition

@@ -14,10 +14,11 @@ import click
 from kiqcluster.contrib.celery.checker import report
 from kiqcluster.contrib.celery.checker.assigned import settings_of
 from kiqcluster.contrib.celery.checker.beat import beat_entries, zone_of
-from kiqcluster.contrib.celery.checker.known import Known
+from kiqcluster.contrib.celery.checker.known import Known, Undecided
 from kiqcluster.contrib.celery.checker.scan import scan
 from kiqcluster.contrib.celery.checker.schedules import CronTable, toml
 from kiqcluster.contrib.celery.checker.source import read_sources
+from kiqcluster.contrib.celery.checker.unfollowed import unread_findings
 from kiqcluster.contrib.celery.errors import Unsupported
 
 __all__ = ["main"]
@@ -54,14 +55,21 @@ def check(paths: tuple[Path, ...], *, as_json: bool, shows_all: bool) -> None:
 def schedule(paths: tuple[Path, ...], *, tz: str) -> None:
     """Print the beat schedules in PATHS as entries of kiqcluster.toml.
 
-    Entries without a counterpart are listed on standard error, and the exit code is 1.
+    Entries without a counterpart, and settings that no file tells, are listed on standard error; the exit code is 1.
     """
     sources = read_sources(paths)
     known = Known.of(sources)
     settings = list(settings_of(sources, known))
-    entries = list(beat_entries(sources, known, settings, tz or zone_of(settings)))
+    try:
+        zone = tz or zone_of(sources, settings)
+    except Undecided as error:
+        raise click.UsageError(f"{error}; name the time zone of the entries: --tz Europe/Berlin") from error
+    entries = list(beat_entries(sources, known, settings, zone))
     tables: dict[str, str] = {}
     failures = 0
+    for unread in unread_findings(known.modules):  # they may have entries, or the time zone
+        failures += 1
+        click.echo(f"{unread.path}:{unread.line}: {unread.name}: {unread.advice}", err=True)
     for entry in entries:
         text = entry.reason if entry.table is None else _text(entry.table, tables)
         if not text.startswith("["):

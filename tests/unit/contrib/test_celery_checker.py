@@ -17,7 +17,7 @@ from kiqcluster.contrib.celery.__main__ import main
 from kiqcluster.contrib.celery.checker.finding import Finding
 from kiqcluster.contrib.celery.checker.scan import scan
 from kiqcluster.contrib.celery.checker.schedules import Unreadable, convert, read
-from kiqcluster.contrib.celery.checker.source import read_sources
+from kiqcluster.contrib.celery.checker.source import Source, read_sources
 from kiqcluster.contrib.celery.errors import Unsupported
 from kiqcluster.sidekiq.cron_entries import parse_entries
 from tests.redis.kiqctl import RUNNER
@@ -278,7 +278,8 @@ def test_settings_are_found_wherever_celery_takes_them(tmp_path: Path, files: di
 )
 def test_periodic_tasks_that_are_added_by_a_call(tmp_path: Path, call: str, expected: str | None) -> None:
     declared = "@shared_task\ndef clean(days): ...\n@shared_task(name='Acme::Named')\ndef named(): ..."
-    project(tmp_path, tasks=f"from celery import shared_task\n{declared}\ndef plan(sender, **kwargs):\n  {call}")
+    imports = "from celery import shared_task; from celery.schedules import crontab"
+    project(tmp_path, tasks=f"{imports}\n{declared}\ndef plan(sender, **kwargs):\n  {call}")
 
     done = RUNNER.invoke(main, ["schedule", str(tmp_path)])
 
@@ -323,8 +324,16 @@ def test_the_settings_of_a_module_are_reported(tmp_path: Path) -> None:
     }
 
 
+SCHEDULES = "import datetime\nfrom datetime import timedelta\nfrom celery.schedules import crontab, solar\n"
+
+
+def read_text(schedule: str) -> Any:
+    """Return the value of an expression in a file that imports what schedules are written with."""
+    return read(ast.parse(schedule, mode="eval").body, Source("shop.py", ast.parse(SCHEDULES)))
+
+
 def convert_text(schedule: str, **more: Any) -> str:
-    value = read(ast.parse(schedule, mode="eval").body)
+    value = read_text(schedule)
     return convert("x", {"task": "t", "schedule": value, **more}).schedule
 
 

@@ -40,7 +40,7 @@ class Setting(NamedTuple):
 
 def settings_of(sources: Sequence[Source], known: Known) -> Iterator[Setting]:
     """Yield the settings of all files, in the order of files.  One that is set in two ways comes twice."""
-    configs = list(configs_of(sources))
+    configs = list(configs_of(known.modules))
     for source in sources:
         for node in source.nodes:
             for written, value in _of_node(source, known, node):

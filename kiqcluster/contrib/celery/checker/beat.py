@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 from kiqcluster.contrib.celery.catalogue import BEAT, Entry
 from kiqcluster.contrib.celery.checker.assigned import Setting
 from kiqcluster.contrib.celery.checker.finding import Finding, finding
-from kiqcluster.contrib.celery.checker.known import Known
+from kiqcluster.contrib.celery.checker.known import Known, Undecided
 from kiqcluster.contrib.celery.checker.schedules import CronTable, Unreadable, convert, read
-from kiqcluster.contrib.celery.checker.source import Source, dotted
+from kiqcluster.contrib.celery.checker.source import Source, call_name, dotted
+from kiqcluster.contrib.celery.checker.values import value_of
 from kiqcluster.contrib.celery.errors import Unsupported
+from kiqcluster.contrib.celery.rules import UNREAD
 
 __all__ = ["BeatEntry", "beat_entries", "schedule_findings", "zone_of"]
 
@@ -58,7 +60,7 @@ def _of_table(source: Source, value: ast.expr, tz: str) -> Iterator[BeatEntry]:
         return
     for key, entry in zip(value.keys, value.values, strict=True):
         name = str(key.value) if isinstance(key, ast.Constant) else ast.unparse(key or entry)
-        yield _entry(source, key or entry, name, partial(read, entry, source.constants), tz)
+        yield _entry(source, key or entry, name, partial(read, entry, source), tz)
 
 
 def _of_call(source: Source, known: Known, node: ast.Call, tz: str) -> BeatEntry:
@@ -74,9 +76,9 @@ def _of_call(source: Source, known: Known, node: ast.Call, tz: str) -> BeatEntry
         signed = task if isinstance(task, ast.Call) else ast.Call(task or node, [], [])
         if when is None or called is None or signed.keywords or node.args[MOST_POSITIONS:]:
             raise Unreadable(ast.unparse(task or node))
-        args = [read(each, source.constants) for each in signed.args]
-        options = {key: read(each, source.constants) for key, each in given.items()}
-        return {"task": called, "schedule": read(when, source.constants), "args": args, "options": options}
+        args = [read(each, source) for each in signed.args]
+        options = {key: read(each, source) for key, each in given.items()}
+        return {"task": called, "schedule": read(when, source), "args": args, "options": options}
 
     return _entry(source, node, name or "add_periodic_task", value, tz)
 
@@ -92,6 +94,8 @@ def _entry(source: Source, node: ast.AST, name: str, value: Callable[[], Any], t
     """Return the entry of what `value()` returns."""
     try:
         return BeatEntry(source, node, name, convert(name, value(), tz))
+    except Undecided as error:
+        return BeatEntry(source, node, name, None, f"{error}; {BY_HAND}")
     except Unreadable as error:
         return BeatEntry(source, node, name, None, f"{error} is known at run time only; {BY_HAND}")
     except (Unsupported, TypeError, ValueError) as error:
@@ -105,10 +109,19 @@ def schedule_findings(entries: Iterable[BeatEntry]) -> Iterator[Finding]:
         yield finding(each.source.path, each.node, "schedule", each.name, entry)
 
 
-def zone_of(settings: Iterable[Setting]) -> str:
-    """Return the time zone that the settings name, "" for UTC."""
-    for source, name, value, _ in settings:
-        found = source.constants.get(value.id, value) if isinstance(value, ast.Name) else value
-        if name == "timezone" and isinstance(found, ast.Constant) and isinstance(found.value, str):
-            return found.value
-    return ""
+def zone_of(sources: Iterable[Source], settings: Iterable[Setting]) -> str:
+    """Return the time zone that the settings name, "" for UTC.  Raises Undecided."""
+    given = [(each.source, each.value) for each in settings if each.name == "timezone"]
+    for source in sources:
+        for node in source.nodes:
+            if isinstance(node, ast.Call) and call_name(source, node) == "Celery":
+                given += [(source, each.value) for each in node.keywords if each.arg == "timezone"]
+    zones: set[str] = set()
+    for source, value in given:
+        zone = value_of(source, value)
+        if zone is UNREAD:
+            raise Undecided(f"{source.path}:{value.lineno}: timezone = {ast.unparse(value)} is known at run time only")
+        zones.add(str(zone or ""))
+    if len(zones) > 1:
+        raise Undecided(f"the files set several time zones: {', '.join(sorted(zones))}")
+    return zones.pop() if zones else ""

@@ -2,19 +2,20 @@
 
 Config       one of them: the file in which it is, and its syntax
 configs_of   sources → configs; a module `celeryconfig` is one, since Celery reads it without being told
-unread_of    sources → the calls whose settings are in none of the files
+unread_of    sources → the calls whose settings are in none of the files, or in one of several that may be meant
 
-Flask keeps a mapping in its own settings, app.config["CELERY"], which is also given to conf.update(…).
+Flask keeps a mapping in its own settings, app.config["CELERY"].  conf.update(NAME) and update(**NAME) are read as well.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from types import NoneType
 from typing import NamedTuple
 
-from kiqcluster.contrib.celery.checker.source import Source, assigned, dotted
+from kiqcluster.contrib.celery.checker.modules import Modules
+from kiqcluster.contrib.celery.checker.source import Origin, Source, assigned, dotted
 
 __all__ = ["Config", "configs_of", "unread_of"]
 
@@ -30,37 +31,43 @@ class Config(NamedTuple):
     namespace: str = ""
 
 
-def configs_of(sources: Sequence[Source]) -> Iterator[Config]:
+def configs_of(modules: Modules) -> Iterator[Config]:
     """Yield each config once."""
     found: dict[int, Config] = {}
-    for source in sources:
-        if source.module == DEFAULT:
+    for source in modules.sources.values():
+        if modules.name_of(source) in (DEFAULT, None) and source.file.stem == DEFAULT:
             found[id(source.tree)] = Config(source, source.tree)
         for call in _calls(source):
-            for config in _of_call(sources, source, call):
+            for config in _of_call(modules, source, call):
                 found[id(config.body)] = config
     yield from found.values()
 
 
-def unread_of(sources: Sequence[Source]) -> Iterator[tuple[Source, ast.Call]]:
-    """Yield the calls that are given an expression of which no file tells the settings."""
-    for source in sources:
+def unread_of(modules: Modules) -> Iterator[tuple[Source, ast.Call, Sequence[Config]]]:
+    """Yield the calls of which no file tells the settings, or several that may be meant: those are given."""
+    for source in modules.sources.values():
         for call in _calls(source):
             is_named = isinstance(_given(call), ast.Constant)  # a module, which may be one of a library
-            if _given(call) is not None and not is_named and not any(_of_call(sources, source, call)):
-                yield source, call
+            found = list(_of_call(modules, source, call))
+            is_unread = _given(call) is not None and not is_named and not found
+            if is_unread or (len(found) > 1 and not _flask_key(_given(call))):
+                yield source, call, found
 
 
 def _calls(source: Source) -> Iterator[ast.Call]:
     for node in source.nodes:
-        if isinstance(node, ast.Call):
-            is_update = dotted(node.func).endswith(".conf.update") and _flask_key(_given(node))
-            if is_update or dotted(node.func).endswith("config_from_object"):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="config_from_object")):
                 yield node
+            case ast.Call(func=ast.Attribute(attr="update", value=ast.Attribute(attr="conf"))):
+                if not isinstance(_given(node), ast.Dict | NoneType):  # what is written out there, assigned.py reads
+                    yield node
 
 
 def _given(call: ast.Call) -> ast.expr | None:
-    return call.args[0] if call.args else next((each.value for each in call.keywords if each.arg == "obj"), None)
+    return (
+        call.args[0] if call.args else next((each.value for each in call.keywords if each.arg in ("obj", None)), None)
+    )
 
 
 def _flask_key(node: ast.AST | None) -> str:
@@ -71,9 +78,9 @@ def _flask_key(node: ast.AST | None) -> str:
     return ""
 
 
-def _of_flask(sources: Sequence[Source], key: str, namespace: str) -> Iterator[Config]:
+def _of_flask(modules: Modules, key: str, namespace: str) -> Iterator[Config]:
     """Yield the mappings that files set as a key of Flask's settings."""
-    for source in sources:
+    for source in modules.sources.values():
         for node in source.nodes:
             for value in _set_as(node, key):
                 named = source.constants.get(value.id, value) if isinstance(value, ast.Name) else value
@@ -98,7 +105,7 @@ def _mapping(node: ast.AST) -> ast.Dict | None:
     return node if isinstance(node, ast.Dict) else None
 
 
-def _of_call(sources: Sequence[Source], source: Source, node: ast.Call) -> Iterator[Config]:
+def _of_call(modules: Modules, source: Source, node: ast.Call) -> Iterator[Config]:
     given = {str(each.arg): each.value for each in node.keywords}
     thing = _given(node)
     prefix = given.get("namespace")
@@ -106,34 +113,31 @@ def _of_call(sources: Sequence[Source], source: Source, node: ast.Call) -> Itera
     if (mapping := _mapping(thing or ast.Pass())) is not None:
         yield Config(source, mapping, namespace)
     elif key := _flask_key(thing):
-        yield from _of_flask(sources, key, namespace)
+        yield from _of_flask(modules, key, namespace)
     elif isinstance(thing, ast.Constant) and isinstance(thing.value, str):
-        yield from _named(sources, thing.value.replace(":", "."), namespace)
-    elif thing is not None:
-        name = dotted(thing)
-        body = _inside(source, name)
+        full = thing.value.replace(":", ".")
+        yield from _imported(modules, source, Origin(None, tuple(full.split("."))), namespace)
+    elif thing is not None and dotted(thing):
+        yield from _named(modules, source, dotted(thing), namespace)
+
+
+def _named(modules: Modules, source: Source, name: str, namespace: str) -> Iterator[Config]:
+    """Yield what an expression names: a class or mapping of a file, or a module that the file imports."""
+    bodies = [
+        Config(modules.sources[file], body, namespace)
+        for file, there in modules.places(source, name)
+        if (body := _inside(modules.sources[file], there)) is not None
+    ]
+    origin = source.origin_of(name)
+    yield from bodies if bodies or origin is None else _imported(modules, source, origin, namespace)
+
+
+def _imported(modules: Modules, source: Source, origin: Origin, namespace: str) -> Iterator[Config]:
+    """Yield what a whole name stands for: a module, or a class or mapping of a module."""
+    for file, rest in modules.find(source, origin):
+        body = file.tree if not rest else _inside(file, rest)
         if body is not None:
-            yield Config(source, body, namespace)
-        else:
-            first, dot, rest = name.partition(".")
-            yield from _named(sources, f"{_imports(source).get(first, first)}{dot}{rest}", namespace)
-
-
-def _named(sources: Sequence[Source], name: str, namespace: str) -> Iterator[Config]:
-    """Yield what a full name stands for: a module, or a class or mapping of a module."""
-    module, _, attribute = name.rpartition(".")
-    for source in sources:
-        if _is_module(source, name):
-            yield Config(source, source.tree, namespace)
-        elif module and _is_module(source, module) and (body := _inside(source, attribute)) is not None:
-            yield Config(source, body, namespace)
-
-
-def _is_module(source: Source, name: str) -> bool:
-    path = Path(source.path).resolve().with_suffix("")
-    parts = path.parts[:-1] if path.name == "__init__" else path.parts
-    wanted = tuple(name.split("."))
-    return bool(name) and parts[-len(wanted) :] == wanted
+            yield Config(file, body, namespace)
 
 
 def _inside(source: Source, name: str) -> ast.AST | None:
@@ -141,15 +145,3 @@ def _inside(source: Source, name: str) -> ast.AST | None:
     value = _mapping(source.constants.get(name, ast.Pass()))
     classes = (each for each in source.nodes if isinstance(each, ast.ClassDef) and each.name == name)
     return value if value is not None else next(classes, None)
-
-
-def _imports(source: Source) -> dict[str, str]:
-    """Return local name → full name of what a file imports; of a relative import, the part that is written."""
-    names: dict[str, str] = {}
-    for node in source.nodes:
-        if isinstance(node, ast.Import):
-            names |= {each.asname: each.name for each in node.names if each.asname}
-        elif isinstance(node, ast.ImportFrom):
-            before = f"{node.module}." if node.module else ""
-            names |= {each.asname or each.name: before + each.name for each in node.names}
-    return names

@@ -8,18 +8,25 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from kiqcluster.contrib.celery.checker.source import Source, assigned, call_name, dotted
+from kiqcluster.contrib.celery.checker.modules import Modules, Place
+from kiqcluster.contrib.celery.checker.source import Source, assigned, call_name, dotted, public_name
+from kiqcluster.contrib.celery.checker.values import value_of
+from kiqcluster.contrib.celery.rules import UNREAD
 
-__all__ = ["Known", "decorators_of"]
+__all__ = ["Known", "Undecided", "decorators_of"]
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
 DECORATORS = ("shared_task", "task", "periodic_task")
 
-Name = tuple[str, str]  # the last part of the module, and the name there
+
+class Undecided(Exception):
+    """The files do not tell which of several things is meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +49,26 @@ class _Assignments:
 
 @dataclass(slots=True)
 class Known:
-    """Names of apps, of functions that return one, and of tasks.  A file that imports one has it, too.
+    """Names of apps, of functions that return one, and of tasks, each by its file.
 
-    modules: the last parts of the names of all files.  has_celery: whether one of them imports Celery.
+    tasks: each with the decorators that declare it.  has_celery: whether a file imports Celery.
     """
 
-    apps: set[Name] = field(default_factory=set)
-    factories: set[Name] = field(default_factory=set)
-    tasks: set[Name] = field(default_factory=set)
-    names: dict[Name, str] = field(default_factory=dict)  # of tasks, where they are declared → in payloads
-    modules: set[str] = field(default_factory=set)
+    modules: Modules
+    apps: set[Place] = field(default_factory=set)
+    factories: set[Place] = field(default_factory=set)
+    tasks: dict[Place, list[ast.expr]] = field(default_factory=lambda: defaultdict(list))
     has_celery: bool = False
 
     @classmethod
     def of(cls, sources: Sequence[Source]) -> Known:
-        known = cls(modules={each.module for each in sources}, has_celery=any(each.imported for each in sources))
+        known = cls(Modules.of(sources), has_celery=any(each.has_celery for each in sources))
         known._add_declared(sources)
         known._add_made(sources)
         for source in sources:
             for node in source.nodes:
                 for decorator in decorators_of(source, known, node):
-                    name: str = getattr(node, "name", "")
-                    known.tasks.add((source.module, name))
-                    known.names[source.module, name] = _own_name(decorator) or f"{source.full_module}.{name}"
-        _spread(sources, known.tasks)
+                    known.tasks[source.file, getattr(node, "name", "")].append(decorator)
         return known
 
     def _add_declared(self, sources: Sequence[Source]) -> None:
@@ -73,11 +76,11 @@ class Known:
         for source in sources:
             for node in source.nodes:
                 if isinstance(node, ast.AnnAssign) and _is_celery_type(source, node.annotation):
-                    self.apps.add((source.module, dotted(node.target)))
+                    self.apps.add((source.file, dotted(node.target)))
                 elif (isinstance(node, FUNCTIONS) and _is_celery_type(source, node.returns)) or (
                     isinstance(node, ast.ClassDef) and any(_is_celery_type(source, each) for each in node.bases)
                 ):
-                    self.factories.add((source.module, node.name))
+                    self.factories.add((source.file, node.name))
 
     def _add_made(self, sources: Sequence[Source]) -> None:
         """Add what is assigned and returned, until no file adds a name: a function may return what another one made."""
@@ -85,24 +88,22 @@ class Known:
         while before != len(self.apps) + len(self.factories):
             before = len(self.apps) + len(self.factories)
             for each in files:
-                module = each.source.module
-                self.apps |= {(module, name) for name, value in each.made if self.is_app(each.source, value)}
-                self.factories |= {(module, name) for name, value in each.returned if self.is_app(each.source, value)}
-            _spread(sources, self.apps)
-            _spread(sources, self.factories)
+                file = each.source.file
+                self.apps |= {(file, name) for name, value in each.made if self.is_app(each.source, value)}
+                self.factories |= {(file, name) for name, value in each.returned if self.is_app(each.source, value)}
 
     def is_app(self, source: Source, node: ast.AST) -> bool:
         """Return whether an expression is an app: a name, a call that makes one, extensions["celery"] of Flask."""
         match node:
             case ast.Call():
-                return call_name(source, node) == "Celery" or _is_among(self.factories, source, node.func)
+                return call_name(source, node) == "Celery" or self._is_among(self.factories, source, node.func)
             case ast.Subscript(value=ast.Attribute(attr="extensions"), slice=ast.Constant(value="celery")):
                 return True
             case ast.BoolOp():
                 return any(self.is_app(source, each) for each in node.values)
             case ast.IfExp():
                 return self.is_app(source, node.body) or self.is_app(source, node.orelse)
-        return _is_among(self.apps, source, node)
+        return self._is_among(self.apps, source, node)
 
     def is_unfollowed(self, source: Source, node: ast.AST) -> bool:
         """Return whether an expression may be an app, though no file tells what it is.
@@ -118,16 +119,36 @@ class Known:
         made = source.constants.get(first)
         origin = dotted(made.func).partition(".")[0] if isinstance(made, ast.Call) else first
         is_here = any(isinstance(each, FUNCTIONS) and each.name == origin for each in source.tree.body)
-        return self.has_celery and (is_here or source.others.get(origin, ("", ""))[0] in self.modules)
+        imported = source.origin_of(origin)
+        return self.has_celery and (is_here or bool(imported and self.modules.find(source, imported)))
 
     def is_task(self, source: Source, node: ast.AST) -> bool:
-        return _is_among(self.tasks, source, node)
+        return self._is_among(self.tasks, source, node)
 
     def name_of(self, source: Source, node: ast.AST) -> str | None:
-        """Return the name that payloads of a task have, None where it is not known."""
-        owner, _, name = dotted(node).rpartition(".")
-        key = source.others.get(name, (source.module, name)) if not owner else (_module_of(source, owner), name)
-        return self.names.get(key)
+        """Return the name that payloads of a task have, None for what is no task.  Raises Undecided."""
+        places = [each for each in self.modules.places(source, dotted(node)) if each in self.tasks]
+        names = {self._name_of(place[0], place[1], each) for place in places for each in self.tasks[place]}
+        if len(names) > 1:
+            raise Undecided(f"{dotted(node)} may be {' or '.join(sorted(names))}")
+        return names.pop() if names else None
+
+    def _name_of(self, file: Path, function: str, decorator: ast.expr) -> str:
+        source = self.modules.sources[file]
+        keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
+        given = next((value_of(source, each.value) for each in keywords if each.arg == "name"), None)
+        if given is UNREAD or any(each.arg is None for each in keywords):
+            raise Undecided(f"the name that @{ast.unparse(decorator)} gives {function} is known at run time only")
+        if given:
+            return str(given)
+        module = self.modules.name_of(source)
+        if module is None:
+            raise Undecided(f"the files do not tell the module name of {source.path}, which {function} has in its name")
+        return f"{module}.{function}"
+
+    def _is_among(self, places: Collection[Place], source: Source, node: ast.AST) -> bool:
+        """Return whether an expression is `name`, as the file has it, or `module.name`."""
+        return any(each in places for each in self.modules.places(source, dotted(node)))
 
 
 def _returns(function: ast.AST) -> Iterator[ast.expr]:
@@ -145,45 +166,16 @@ def _is_celery_type(source: Source, annotation: ast.expr | None) -> bool:
             return False
         case ast.BinOp(op=ast.BitOr()):
             return _is_celery_type(source, annotation.left) or _is_celery_type(source, annotation.right)
-        case ast.Constant(value=str()):
-            return any(each == annotation.value and full.endswith(".Celery") for each, full in source.imported.items())
-    return source.resolve(annotation).rpartition(".")[2] == "Celery"
-
-
-def _own_name(decorator: ast.expr) -> str:
-    """Return the name that @shared_task(name=…) gives, else nothing."""
-    keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
-    named = (each.value for each in keywords if each.arg == "name" and isinstance(each.value, ast.Constant))
-    return next((str(each.value) for each in named), "")
-
-
-def _spread(sources: Sequence[Source], names: set[Name]) -> None:
-    """Add the names under which files import names that are known, also by way of other files."""
-    before = -1
-    while before != len(names):
-        before = len(names)
-        for source in sources:
-            names |= {(source.module, local) for local, origin in source.others.items() if origin in names}
-
-
-def _is_among(names: set[Name], source: Source, node: ast.AST) -> bool:
-    """Return whether an expression is `name`, as the file has it, or `module.name`."""
-    full = dotted(node)
-    owner, _, name = full.rpartition(".")
-    return bool(full) and ((source.module, full) in names or (_module_of(source, owner), name) in names)
-
-
-def _module_of(source: Source, owner: str) -> str:
-    """Return the last part of the module before a name, by its own name; without one, the module of the file."""
-    last = owner.rpartition(".")[2]
-    return source.others[last][1] if last in source.others else last or source.module
+        case ast.Constant(value=str(name)):
+            return public_name(source.resolve(ast.Name(name))) == "Celery"
+    return public_name(source.resolve(annotation)) == "Celery"
 
 
 def decorators_of(source: Source, known: Known, node: ast.AST) -> Iterator[ast.expr]:
     """Yield the decorators of a function that make it a task."""
     for each in getattr(node, "decorator_list", ()):
         named = each.func if isinstance(each, ast.Call) else each
-        is_shared = source.resolve(named).rpartition(".")[2] in DECORATORS
+        is_shared = public_name(source.resolve(named)) in DECORATORS
         is_of_app = isinstance(named, ast.Attribute) and named.attr == "task" and known.is_app(source, named.value)
         if is_shared or is_of_app:
             yield each

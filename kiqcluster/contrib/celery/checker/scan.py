@@ -34,7 +34,7 @@ from kiqcluster.contrib.celery.checker.known import Known, decorators_of
 from kiqcluster.contrib.celery.checker.options import Rules, no_rules, of_build, of_keywords, values_of
 from kiqcluster.contrib.celery.checker.settings import setting_findings
 from kiqcluster.contrib.celery.checker.signals import PACKAGES, SIGNALS
-from kiqcluster.contrib.celery.checker.source import Source, call_name, dotted, is_celery
+from kiqcluster.contrib.celery.checker.source import Source, call_name, dotted, is_celery, public_name
 from kiqcluster.contrib.celery.checker.unfollowed import unfollowed_findings, unread_findings
 from kiqcluster.contrib.celery.rules import UNREAD as ANY
 from kiqcluster.contrib.celery.rules import most_retries, of_call, of_declaration, of_retry, of_revoke
@@ -76,6 +76,9 @@ class _File:
     def is_app(self, node: ast.AST) -> bool:
         return self.known.is_app(self.source, node)
 
+    def may_be_app(self, node: ast.AST) -> bool:
+        return self.is_app(node) or self.known.is_unfollowed(self.source, node)
+
     def is_task(self, node: ast.AST) -> bool:
         return self.known.is_task(self.source, node)
 
@@ -93,7 +96,7 @@ def scan(sources: Sequence[Source]) -> list[Finding]:
         findings.update(unfollowed_findings(source, known))
     settings = list(settings_of(sources, known))
     findings.update(setting_findings(sources, settings))
-    findings.update(unread_findings(sources))
+    findings.update(unread_findings(known.modules))
     findings.update(schedule_findings(beat_entries(sources, known, settings)))
     return sorted(findings, key=lambda each: (each.path, each.line, each.kind, each.name))
 
@@ -106,7 +109,8 @@ def _of_node(file: _File, node: ast.AST) -> Iterator[Finding]:
             yield from _of_function(file, node)
         case ast.ClassDef():
             for base in node.bases:
-                if file.source.resolve(base).endswith(".Task") or dotted(base).endswith("app.Task"):
+                is_of_app = isinstance(base, ast.Attribute) and base.attr == "Task" and file.may_be_app(base.value)
+                if public_name(file.source.resolve(base)) == "Task" or is_of_app:
                     yield file.found(node, "task", node.name, IS_CLASS)
         case ast.Call():
             yield from _of_call(file, node)
@@ -121,7 +125,7 @@ def _of_import(file: _File, node: ast.Import | ast.ImportFrom) -> Iterator[Findi
     modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names]
     for module in modules:
         package = module.partition(".")[0]
-        if package in PACKAGES:
+        if package in PACKAGES and not getattr(node, "level", 0):
             yield file.found(node, "package", module, PACKAGES[package])
     if isinstance(node, ast.Import):
         for alias in node.names:
@@ -131,10 +135,11 @@ def _of_import(file: _File, node: ast.Import | ast.ImportFrom) -> Iterator[Findi
     if node.level or not is_celery(node.module or ""):
         return
     for alias in node.names:
-        entry = find(SIGNALS if node.module == "celery.signals" else NAMES, alias.name)
+        full = f"{node.module}.{alias.name}"
+        entry = find(SIGNALS, alias.name) if node.module == "celery.signals" else find(NAMES, public_name(full))
         is_plain = entry.verdict == "works" and not entry.advice
         kind = "signal" if node.module == "celery.signals" else "import"
-        yield file.found(node, kind, f"{node.module}.{alias.name}", IMPORTED if is_plain else entry)
+        yield file.found(node, kind, full, IMPORTED if is_plain else entry)
 
 
 def _of_function(file: _File, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from kiqcluster.contrib.celery.checker.source import Source
 from kiqcluster.contrib.celery.errors import Unsupported
 from kiqcluster.errors import UsageError
 from kiqcluster.sidekiq.schedules import Schedule
@@ -53,28 +54,27 @@ class CronTable:
     queue: str = ""
 
 
-def read(node: ast.expr, constants: Mapping[str, ast.expr] | None = None) -> Any:
-    """Return the value of an expression.  constants: names of the module.  Raises Unreadable."""
-    known = constants or {}
+def read(node: ast.expr, source: Source) -> Any:
+    """Return the value of an expression of a file.  Raises Unreadable."""
     match node:
         case ast.Constant():
             return node.value
-        case ast.Name() if node.id in known:
-            return read(known[node.id])
+        case ast.Name() if node.id in source.constants and node.id not in source.rebound:
+            return read(source.constants[node.id], source)
         case ast.List() | ast.Tuple() | ast.Set():
-            return [read(each, known) for each in node.elts]
+            return [read(each, source) for each in node.elts]
         case ast.Dict():
             return {
-                read(key, known): read(value, known)
+                read(key, source): read(value, source)
                 for key, value in zip(node.keys, node.values, strict=True)
                 if key is not None
             }
         case ast.UnaryOp(op=ast.USub()):
-            return -_number(read(node.operand, known))
+            return -_number(read(node.operand, source))
         case ast.BinOp(op=ast.Mult()):
-            return _number(read(node.left, known)) * _number(read(node.right, known))
+            return _number(read(node.left, source)) * _number(read(node.right, source))
         case ast.Call():
-            return _read_call(node, known)
+            return _read_call(node, source)
     raise Unreadable(ast.unparse(node))
 
 
@@ -84,17 +84,17 @@ def _number(value: Any) -> float:
     raise Unreadable(repr(value))
 
 
-def _read_call(node: ast.Call, constants: Mapping[str, ast.expr]) -> Any:
-    called = ast.unparse(node.func).rpartition(".")[2]
+def _read_call(node: ast.Call, source: Source) -> Any:
+    called = source.full_name(node.func)
     if any(each.arg is None for each in node.keywords):
         raise Unreadable(ast.unparse(node))
-    positions = [read(each, constants) for each in node.args]
-    keywords = {str(each.arg): read(each.value, constants) for each in node.keywords}
-    if called == "timedelta":
+    positions = [read(each, source) for each in node.args]
+    keywords = {str(each.arg): read(each.value, source) for each in node.keywords}
+    if called == "datetime.timedelta":
         return timedelta(*positions, **keywords)
-    if called == "schedule":  # celery.schedules.schedule(run_every=…)
+    if called in ("celery.schedules.schedule", "celery.task.schedules.schedule"):  # schedule(run_every=…)
         return positions[0] if positions else keywords.get("run_every")
-    if called == "crontab":
+    if called in ("celery.schedules.crontab", "celery.task.schedules.crontab"):
         given = {**dict(zip(POSITIONS, positions, strict=False)), **keywords}
         if unknown := sorted(given.keys() - set(FIELDS)):
             raise Unreadable(f"crontab({unknown[0]}=…)")

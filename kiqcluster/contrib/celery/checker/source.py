@@ -1,7 +1,8 @@
-"""Source: the files of a code base, and which names they import from Celery.  Imports nothing of the application.
+"""Source: the files of a code base, and what they import.  Imports nothing of the application.
 
 1. read_sources   paths → trees
 2. Source         names of one file: imports, constants
+3. Origin         what a name of a file was imported as; which file that is, modules.py knows
 """
 
 from __future__ import annotations
@@ -11,10 +12,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["Source", "assigned", "call_name", "dotted", "is_celery", "read_sources"]
+__all__ = ["Origin", "Source", "assigned", "call_name", "dotted", "is_celery", "public_name", "read_sources"]
 
 SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "build", "dist", ".tox"})
+# Modules whose names code uses.  Others have their own: celery.utils.functional.chunks, celery.events.state.Task.
+PUBLIC = frozenset(
+    {
+        "celery", "celery._state", "celery.app", "celery.app.base", "celery.app.control", "celery.app.task",
+        "celery.canvas", "celery.decorators", "celery.exceptions", "celery.execute", "celery.local", "celery.result",
+        "celery.schedules", "celery.signals", "celery.states", "celery.task", "celery.task.base", "celery.utils.log",
+    }
+)  # fmt: skip
+PUBLIC_NAMES = frozenset({"celery.utils.uuid"})
 
 
 def dotted(node: ast.AST) -> str:
@@ -37,40 +48,37 @@ def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
         yield node.target, node.value
 
 
+class Origin(NamedTuple):
+    """What a name was imported as: `from a.b import c` is a.b.c.  folder: of a relative import, from where to look."""
+
+    folder: Path | None
+    parts: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class Source:
-    """One file.  error: why it was not read.
+    """One file.  root: the folder that was given, where imports may begin.  error: why the file was not read.
 
-    imported: local name → its full name, of what comes from Celery.
-    others: local name → the last part of its module and its name there, of the rest; `import a.b as c` is ("", "b").
+    imported: local name → what it was imported as.  starred: modules of `from … import *`.
+    absolute: the whole names of absolute imports.
     constants: name of the module → its value.  rebound: names that are set in several places.
-    module: the last part of its name.  nodes: of the tree, which many parts of the checker go through.
+    nodes: of the tree, which many parts of the checker go through.
     """
 
     path: str
     tree: ast.Module = field(default_factory=lambda: ast.Module([], []))
     error: str = ""
-    imported: dict[str, str] = field(default_factory=dict)
-    others: dict[str, tuple[str, str]] = field(default_factory=dict)
+    root: Path | None = None
+    file: Path = field(init=False)
+    imported: dict[str, Origin] = field(default_factory=dict)
+    starred: list[Origin] = field(default_factory=list)
+    absolute: set[tuple[str, ...]] = field(default_factory=set)
     constants: dict[str, ast.expr] = field(default_factory=dict)
     rebound: set[str] = field(default_factory=set)
-    module: str = field(init=False)
     nodes: tuple[ast.AST, ...] = field(init=False)
 
-    @property
-    def full_module(self) -> str:
-        """The full name of the module, by the packages in which it is."""
-        path = Path(self.path).resolve()
-        parts = [] if path.stem == "__init__" else [path.stem]
-        folder = path.parent
-        while (folder / "__init__.py").exists():
-            parts.insert(0, folder.name)
-            folder = folder.parent
-        return ".".join(parts)
-
     def __post_init__(self) -> None:
-        path = Path(self.path)
-        self.module = path.resolve().parent.name if path.stem == "__init__" else path.stem
+        self.file = Path(self.path).resolve()
         self.nodes = tuple(ast.walk(self.tree))
         stored: Counter[str] = Counter()
         for node in self.nodes:
@@ -80,18 +88,12 @@ class Source:
                 stored[node.id] += 1
             elif isinstance(node, ast.Import):
                 for alias in node.names:
-                    if is_celery(alias.name):
-                        self.imported[alias.asname or "celery"] = alias.name if alias.asname else "celery"
-                    elif alias.asname:
-                        self.others[alias.asname] = ("", alias.name.rpartition(".")[2])
+                    first = alias.name.partition(".")[0]
+                    full = alias.name if alias.asname else first
+                    self.imported[alias.asname or first] = Origin(None, tuple(full.split(".")))
+                    self.absolute.add(tuple(alias.name.split(".")))
             elif isinstance(node, ast.ImportFrom):
-                is_theirs = not node.level and is_celery(node.module or "")
-                for alias in node.names:
-                    local = alias.asname or alias.name
-                    if is_theirs:
-                        self.imported[local] = f"{node.module}.{alias.name}"
-                    else:
-                        self.others[local] = (self._last_part(node), alias.name)
+                self._add_names(node)
         for statement in self.tree.body:
             for target, value in assigned(statement):
                 if isinstance(target, ast.Name):
@@ -99,27 +101,59 @@ class Source:
 
         self.rebound = {name for name, times in stored.items() if times > 1}
 
-    def _last_part(self, node: ast.ImportFrom) -> str:
-        """Return the last part of the module of an import; of `from . import …`, the name of the package."""
-        if node.level and not node.module:
-            folders = Path(self.path).resolve().parents
-            return folders[min(node.level, len(folders)) - 1].name
-        return (node.module or "").rpartition(".")[2]
+    def _add_names(self, node: ast.ImportFrom) -> None:
+        module = tuple(node.module.split(".")) if node.module else ()
+        above = self.file.parents
+        folder = above[min(node.level, len(above)) - 1] if node.level else None
+        for alias in node.names:
+            if folder is None:
+                self.absolute.add(module if alias.name == "*" else (*module, alias.name))
+            if alias.name == "*":
+                self.starred.append(Origin(folder, module))
+            else:
+                self.imported[alias.asname or alias.name] = Origin(folder, (*module, alias.name))
+
+    @property
+    def has_celery(self) -> bool:
+        """Whether it imports something of Celery."""
+        return any(_is_of_celery(each) for each in (*self.imported.values(), *self.starred))
+
+    def origin_of(self, name: str) -> Origin | None:
+        """Return what `a.b.c` was imported as, None where `a` is no import of this file."""
+        first, *rest = name.split(".")
+        origin = self.imported.get(first)
+        return None if origin is None else Origin(origin.folder, (*origin.parts, *rest))
+
+    def full_name(self, node: ast.AST) -> str:
+        """Return the whole name of an expression that an absolute import tells, else nothing."""
+        origin = self.origin_of(dotted(node))
+        return "" if origin is None or origin.folder is not None else ".".join(origin.parts)
 
     def resolve(self, node: ast.AST) -> str:
-        """Return the full name of an expression that Celery has, else nothing."""
-        first, dot, rest = dotted(node).partition(".")
-        return f"{self.imported[first]}{dot}{rest}" if first in self.imported else ""
+        """Return the whole name of an expression that Celery has, else nothing."""
+        full = self.full_name(node)
+        return full if is_celery(full) else ""
+
+
+def _is_of_celery(origin: Origin) -> bool:
+    return origin.folder is None and origin.parts[:1] == ("celery",)
+
+
+def public_name(full: str) -> str:
+    """Return the name of a thing without its module where it has that name in public, else its whole name."""
+    module, _, name = full.rpartition(".")
+    return name if module in PUBLIC or full in PUBLIC_NAMES else full
 
 
 def call_name(source: Source, node: ast.AST) -> str:
-    """Return the last part of the name of what of Celery is called here, else nothing."""
-    return source.resolve(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+    """Return the public name of what of Celery is called here, else nothing."""
+    return public_name(source.resolve(node.func)) if isinstance(node, ast.Call) else ""
 
 
 def read_sources(paths: Sequence[Path]) -> list[Source]:
     """Return the Python files of files and folders, in order."""
-    return [_read(path) for path in sorted({each for path in paths for each in _files(path)})]
+    roots = {file: path if path.is_dir() else path.parent for path in paths for file in _files(path)}
+    return [_read(file, roots[file]) for file in sorted(roots)]
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -131,8 +165,8 @@ def _files(path: Path) -> Iterator[Path]:
             yield each
 
 
-def _read(path: Path) -> Source:
+def _read(path: Path, root: Path) -> Source:
     try:
-        return Source(str(path), ast.parse(path.read_bytes(), str(path)))
+        return Source(str(path), ast.parse(path.read_bytes(), str(path)), root=root.resolve())
     except (SyntaxError, ValueError, OSError, RecursionError) as error:
-        return Source(str(path), error=str(error))
+        return Source(str(path), error=str(error), root=root.resolve())

@@ -1,18 +1,19 @@
 """Unfollowed: what the checker could not read, and says so.
 
 unfollowed_findings   apps that it could not follow to Celery(…), so that it has not read their tasks and calls
-unread_findings       settings that are in none of the files
+unread_findings       settings that are in none of the files, or in one of several that may be meant
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from kiqcluster.contrib.celery.catalogue import change
 from kiqcluster.contrib.celery.checker.configs import unread_of
 from kiqcluster.contrib.celery.checker.finding import Finding, finding
 from kiqcluster.contrib.celery.checker.known import Known
+from kiqcluster.contrib.celery.checker.modules import Modules
 from kiqcluster.contrib.celery.checker.source import Source, dotted
 
 __all__ = ["unfollowed_findings", "unread_findings"]
@@ -36,10 +37,12 @@ def unfollowed_findings(source: Source, known: Known) -> Iterator[Finding]:
         yield finding(source.path, node, "app", name, NOT_FOLLOWED)
 
 
-def unread_findings(sources: Sequence[Source]) -> Iterator[Finding]:
-    """Yield the calls of config_from_object whose settings are in none of the files."""
-    for source, call in unread_of(sources):
-        yield finding(source.path, call, "setting", dotted(call.func).rpartition(".")[2], NOT_READ)
+def unread_findings(modules: Modules) -> Iterator[Finding]:
+    """Yield the calls of config_from_object whose settings no file tells, or several that may be meant."""
+    for source, call, configs in unread_of(modules):
+        paths = " or ".join(dict.fromkeys(each.source.path for each in configs))
+        entry = change(f"this may be {paths}; both were read") if configs else NOT_READ
+        yield finding(source.path, call, "setting", getattr(call.func, "attr", ""), entry)
 
 
 def _owners(source: Source, known: Known, node: ast.AST) -> Iterator[ast.expr]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from kiqcluster.contrib.celery.checker.source import Source, dotted
+from kiqcluster.contrib.celery.checker.source import Source
 from kiqcluster.contrib.celery.rules import UNREAD
 
 __all__ = ["value_of"]
@@ -44,7 +44,7 @@ def value_of(source: Source, node: ast.expr, seen: frozenset[str] = frozenset())
             return -value if _is_number(value) else UNREAD
         case ast.BinOp():
             return _of_operation(node, value_of(source, node.left, seen), value_of(source, node.right, seen))
-        case ast.Call() if dotted(node.func).rpartition(".")[2] == "timedelta":
+        case ast.Call() if source.full_name(node.func) == "datetime.timedelta":
             return _of_timedelta(source, node, seen)
     return UNREAD
 

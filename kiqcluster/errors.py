@@ -40,6 +40,7 @@ AbortIteration                 an iterable job leaves out the items that are lef
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import cast
 
 __all__ = [
     "AbortIteration",
@@ -80,9 +81,13 @@ __all__ = [
     "UnknownJob",
     "UnroutedCall",
     "UsageError",
+    "as_exception",
     "class_name",
     "message_of",
+    "text_of",
 ]
+
+_NAME, _MODULE = type.__dict__["__qualname__"], type.__dict__["__module__"]  # a metaclass may have such properties
 
 
 class ExitCode(IntEnum):
@@ -333,17 +338,36 @@ class CannotWait(CannotRun):
 
 
 def class_name(error: BaseException) -> str:
-    """Return the name of an error's class as stored with a job: with its module, except for Python's own classes."""
+    """Return the name of an error's class as stored with a job: with its module, except for Python's own classes.
+
+    A class may have any text as its name, and anything as its module.
+    """
     kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name = _NAME.__get__(kind).encode(errors="replace").decode()
+    module = _MODULE.__get__(kind)
+    return name if type(module) is not str or module == "builtins" else f"{module}.{name}"
 
 
 def message_of(error: BaseException) -> str:
     """Return the text of an error, also of one whose class fails to make one."""
+    return text_of(error, "message")
+
+
+def text_of(value: object, noun: str = "text") -> str:
+    """Return the text of a value of the application as a plain str, whatever its class does.  noun: names the text."""
     try:
-        return str(error)
-    except Exception as failure:  # noqa: BLE001  # an error whose text fails is still an error of its job
-        return f"(its message cannot be shown: {type(failure).__name__})"
+        return str.__str__(str(value))  # __str__ may have returned an object of a subclass
+    except BaseException as failure:  # noqa: BLE001  # code of the application: process/boundary/calls
+        return f"(its {noun} cannot be shown: {class_name(failure)})"
+
+
+def as_exception(raised: BaseException) -> Exception:
+    """Return an error as handlers get it: an Exception, also where it is none (sys.exit in a job)."""
+    if issubclass(type(raised), Exception):
+        return cast("Exception", raised)
+    wrapped = RuntimeError(f"{class_name(raised)}: {message_of(raised)}")
+    wrapped.__cause__ = raised
+    return wrapped
 
 
 class MalformedPayload(CannotRun):

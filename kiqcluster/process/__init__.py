@@ -11,7 +11,7 @@ logs/            log lines from events, their texts, and the output of lines
 config           declares each setting once; config_sources: flags, environment and files give the values
 clock            the time, which code receives as an argument; version: alone in a file, for the build
 service          a thread that can be stopped and waited for
-beat_guard       handlers of the application that a thread on which a beat depends would call
+boundary/        how our code calls the application's, and in which threads it does not
 tallies          counters of the processors of a worker; metrics: the series of its jobs
 backoff          delays before another try; durations: how people write them
 """

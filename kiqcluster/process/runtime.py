@@ -14,10 +14,10 @@ from functools import partial
 from random import Random
 from typing import Any, TypeVar, Unpack
 
-from kiqcluster.errors import ApplicationError, StoreError, UnroutedCall
-from kiqcluster.ipc.forks import exit_forked_children
+from kiqcluster.errors import ApplicationError, StoreError, UnroutedCall, as_exception, class_name, message_of
 from kiqcluster.process import config_sources
-from kiqcluster.process.beat_guard import BeatGuard
+from kiqcluster.process.boundary.beat_guard import BeatGuard
+from kiqcluster.process.boundary.calls import guarded, name_of
 from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.config import CodeSettings, Config
 from kiqcluster.process.delivery import UNROUTED_ALLOWED, Deferral, Delivery, OutsideSource
@@ -206,26 +206,21 @@ class Setup:
 
     def _call_error_handlers(self, error: Exception, context: dict[str, Any]) -> None:
         for handler in self.error_handlers:
-            try:
-                with exit_forked_children():
-                    handler(error, context)
-            except (Exception, SystemExit):  # a handler must stop neither the job's outcome nor the thread
-                LOGGER.exception("the error handler %r failed", handler)
+            guarded(partial(_log_error, f"the error handler {name_of(handler)} failed"), handler, error, context)
 
     def notify_death_handlers(self, payload: Payload, error: Exception) -> None:
         """Call the death handlers; a handler that fails is reported, and the next one is called."""
         for handler in self.death_handlers:
-            try:
-                with exit_forked_children():
-                    handler(payload, error)
-            except Exception as failure:  # noqa: BLE001  # one handler's failure must not silence the next
-                self.notify_error_handlers(failure, {"context": "death handler", "job": payload})
-            except SystemExit as failure:
-                self.notify_error_handlers(RuntimeError(repr(failure)), {"context": "death handler", "job": payload})
+            guarded(
+                partial(self._report_failure, {"context": "death handler", "job": payload}), handler, payload, error
+            )
+
+    def _report_failure(self, context: dict[str, Any], raised: BaseException) -> None:
+        self.notify_error_handlers(as_exception(raised), context)
 
 
-def _log_error(where: str, error: Exception) -> None:
-    LOGGER.warning("%s: %s: %s", where, type(error).__name__, error, exc_info=error)
+def _log_error(where: str, error: BaseException) -> None:
+    LOGGER.warning("%s: %s: %s", where, class_name(error), message_of(error), exc_info=error)
 
 
 SETUP = InForce(Setup())
@@ -272,14 +267,15 @@ class Runtime:
             self.run_hooks(event)
 
     def run_hooks(self, event: str) -> None:
-        """Run the application's handlers of a lifecycle event; failures are reported, and raised for startup."""
+        """Run the application's handlers of a lifecycle event; failures are reported.
+
+        Raises ApplicationError for one of startup.
+        """
         for hook in self.setup.hooks.of(event):
-            try:
-                with exit_forked_children():
-                    hook()
-            except Exception as error:
-                self.setup.notify_error_handlers(error, {"context": event})
-                if event == "startup":
-                    raise ApplicationError(
-                        f"a startup handler failed ({error!r}); the worker does not start"
-                    ) from error
+            guarded(partial(self._report_hook, event), hook)
+
+    def _report_hook(self, event: str, raised: BaseException) -> None:
+        self.setup.notify_error_handlers(as_exception(raised), {"context": event})
+        if event == "startup":
+            error = f"{class_name(raised)}: {message_of(raised)}"
+            raise ApplicationError(f"a startup handler failed ({error}); the worker does not start") from raised

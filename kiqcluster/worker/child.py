@@ -28,7 +28,7 @@ from kiqcluster.control.control_messages import Message
 from kiqcluster.errors import ExitCode, KiqError
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.frames import Channel, Frame
-from kiqcluster.process.beat_guard import BeatGuard
+from kiqcluster.process.boundary.beat_guard import BeatGuard
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.config import STOP_GRACE_SECONDS
 from kiqcluster.process.config_sources import with_configured

@@ -52,12 +52,9 @@ def test_a_release_that_does_not_boot_never_takes_a_slot(stage: Stage, releases:
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        ("@on('startup')\ndef fail(): raise RuntimeError('no database')", "a startup handler failed (RuntimeError("),
+        ("@on('startup')\ndef fail(): raise RuntimeError('no database')", "a startup handler failed (RuntimeError: "),
         ("if 'KIQ_SLOT' in os.environ: import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
-        (
-            "if 'KIQ_SLOT' in os.environ:\n  @on('startup')\n  def leave(): raise SystemExit('gone')",
-            "SystemExit('gone')",
-        ),
+        ("if 'KIQ_SLOT' in os.environ:\n  @on('startup')\n  def leave(): raise SystemExit('gone')", "SystemExit: gone"),
         ("if 'KIQ_SLOT' in os.environ: time.sleep(60)", "boot_timeout"),
     ],
 )

@@ -13,6 +13,7 @@ holds up no other: its tick stays, and is tried again in a minute.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -20,9 +21,9 @@ from kiqcluster.application.registry import Registry
 from kiqcluster.client.client import Client
 from kiqcluster.client.cron_jobs import prepared
 from kiqcluster.client.writes import write_each
-from kiqcluster.errors import UsageError
+from kiqcluster.errors import UsageError, as_exception
 from kiqcluster.features.cron import Step, plan
-from kiqcluster.ipc.forks import exit_forked_children
+from kiqcluster.process.boundary.calls import guarded
 from kiqcluster.process.delivery import Ready
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime
@@ -127,14 +128,12 @@ class CronTicks:
 
     def _prepared(self, entry: CronEntry, step: Step, now: float) -> Ready | None:
         """Return the job of a step; None if client middleware stopped it, or if it cannot be made now."""
-        definition = self._registry.get(entry.job)
-        try:
-            with exit_forked_children():
-                return prepared(self._client, self._runtime.store.keys, definition, entry, step, now)
-        except Exception as error:  # noqa: BLE001  # the application's code must not stop the poller
-            self._runtime.setup.notify_error_handlers(error, {"context": "cron", "entry": entry.name})
-            self._wait(entry.name)
-            return None
+        keys, definition = self._runtime.store.keys, self._registry.get(entry.job)
+        return guarded(partial(self._unprepared, entry), prepared, self._client, keys, definition, entry, step, now)
+
+    def _unprepared(self, entry: CronEntry, raised: BaseException) -> None:
+        self._runtime.setup.notify_error_handlers(as_exception(raised), {"context": "cron", "entry": entry.name})
+        self._wait(entry.name)
 
     def _write(self, jobs: Sequence[_Job], now: float) -> int:
         """Write jobs; return how many ticks this process has taken."""

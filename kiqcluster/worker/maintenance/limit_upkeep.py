@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 
 from kiqcluster.application.options import EXCLUSIVE
 from kiqcluster.application.registry import Definition, Registry
-from kiqcluster.errors import StoreError
+from kiqcluster.errors import StoreError, as_exception
 from kiqcluster.features.deduplication import ONE_AT_A_TIME, ServerDeduplication
 from kiqcluster.features.limits.concurrency_limit import FLEET, OPTION, ConcurrencyLimits, limit_of
-from kiqcluster.ipc.forks import exit_forked_children
+from kiqcluster.process.boundary.calls import guarded
 from kiqcluster.process.runtime import Run, Runtime
 from kiqcluster.store.engine.units import Unit
 from kiqcluster.store.entry_moves import Move
@@ -32,7 +32,6 @@ from kiqcluster.store.scripts import sliced
 from kiqcluster.store.wire import Command, server_time
 from kiqcluster.worker.maintenance.poller import DueSource
 from kiqcluster.worker.run.entries import read_job
-from kiqcluster.worker.run.retry import as_exception
 
 __all__ = ["LimitUpkeep"]
 
@@ -164,14 +163,13 @@ class LimitUpkeep:
         _, _, raw = entry.partition(b"\0")
         if definition is None:
             return False
-        try:
-            payload = read_job(Unit("", raw, "", ""))
-            run = Run(payload, "", definition, None, keys=self._store.keys)
-            with exit_forked_children():
-                rows = [row for half in HALVES if half.is_used_by(definition) for row in half.on_begin(run)]
-        except BaseException:  # noqa: BLE001  # of the payload, or of the application: the job finds out at its begin
-            return False
-        return all(row.operation != "enter" or row.key != slots for row in rows)
+
+        def is_elsewhere() -> bool:
+            run = Run(read_job(Unit("", raw, "", "")), "", definition, None, keys=self._store.keys)
+            rows = [row for half in HALVES if half.is_used_by(definition) for row in half.on_begin(run)]
+            return all(row.operation != "enter" or row.key != slots for row in rows)
+
+        return guarded(lambda _: False, is_elsewhere)  # where that fails, the job finds out at its begin
 
     def _definition(self, slots: str) -> Definition | None:
         name = name_of(self._store.keys, slots)[0]
@@ -182,10 +180,7 @@ class LimitUpkeep:
         definition = self._registry.get(name)
         if definition is None or OPTION not in definition.local:
             return 1 if name.endswith(ONE_AT_A_TIME) else None
-        try:
-            with exit_forked_children():
-                return limit_of(definition.local[OPTION], FLEET.count)
-        except BaseException as raised:  # noqa: BLE001  # the application's code must not stop the poller
-            error = raised if isinstance(raised, Exception) else as_exception(raised)
-            self._runtime.setup.notify_error_handlers(error, {"context": OPTION})
-            return None
+        return guarded(self._report_limit, limit_of, definition.local[OPTION], FLEET.count)
+
+    def _report_limit(self, raised: BaseException) -> None:
+        self._runtime.setup.notify_error_handlers(as_exception(raised), {"context": OPTION})

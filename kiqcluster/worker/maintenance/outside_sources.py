@@ -9,7 +9,8 @@ goes on while the process is quiet.
 
 from __future__ import annotations
 
-from kiqcluster.errors import StoreError
+from kiqcluster.errors import StoreError, as_exception, class_name
+from kiqcluster.process.boundary.calls import guarded
 from kiqcluster.process.delivery import OutsideSource
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import OnCrash, Service
@@ -45,16 +46,18 @@ class SourceMover(Service):
 
     def look(self) -> None:
         """Move all that waits; an error is reported."""
-        try:
-            while self._source.move() and not self.stopping.is_set():
-                pass
-        except Exception as error:  # noqa: BLE001  # a database may raise anything, and the next look may succeed
-            self._failures += 1
-            if type(error).__name__ != self._reported:
-                self._reported = type(error).__name__  # texts have addresses and times in them
-                self._runtime.trouble(self._source.name, error)
-        else:
-            self._failures, self._reported = 0, ""
+        guarded(self._report, self._move)
+
+    def _move(self) -> None:
+        while self._source.move() and not self.stopping.is_set():
+            pass
+        self._failures, self._reported = 0, ""
+
+    def _report(self, error: BaseException) -> None:
+        self._failures += 1
+        if class_name(error) != self._reported:
+            self._reported = class_name(error)  # texts have addresses and times in them
+            self._runtime.trouble(self._source.name, as_exception(error))
 
     def _pause(self) -> float:
         interval, processes = self._source.interval, self._processes or self._fleet_size()

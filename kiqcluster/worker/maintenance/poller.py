@@ -27,8 +27,8 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from kiqcluster.client.reenqueue import DEFAULT_QUEUE, enqueued
-from kiqcluster.errors import MalformedPayload, RedisRefused, StoreError
-from kiqcluster.ipc.forks import exit_forked_children
+from kiqcluster.errors import MalformedPayload, RedisRefused, StoreError, as_exception
+from kiqcluster.process.boundary.calls import guarded, is_a
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.process.service import Service
 from kiqcluster.sidekiq.keys import Keys
@@ -37,7 +37,6 @@ from kiqcluster.store import is_outage
 from kiqcluster.store.engine.engine import REFUSED_ENTRY_DELAY_SECONDS, Engine
 from kiqcluster.store.entry_moves import Move
 from kiqcluster.worker.maintenance.due_times import DueTimes
-from kiqcluster.worker.run.retry import as_exception
 
 __all__ = ["BatchSource", "DueSource", "Moved", "Poller", "poll_pause", "sidekiq_sources"]
 
@@ -276,19 +275,20 @@ class Poller(Service):
 
     def _prepare(self, source: DueSource, old: bytes, now: float) -> Move:
         """Return what becomes of a due entry."""
-        try:
-            with exit_forked_children():
-                move = source.enqueue(old, now)
-        except MalformedPayload as error:
-            self._runtime.setup.notify_error_handlers(error, {"context": "malformed payload", "payload": old})
-            return Move(old, "bury", "", wrap(old, DEFAULT_QUEUE, error, now))
-        except BaseException as raised:  # noqa: BLE001  # the application's code must not stop the poller
-            failure = raised if isinstance(raised, Exception) else as_exception(raised)
-            self._runtime.setup.notify_error_handlers(failure, {"context": "client middleware", "job": read(old)})
-            return _deferred(old, now)  # the middleware may succeed the next time
+        move = guarded(partial(self._unprepared, old, now), source.enqueue, old, now)
         if move.verb == "push" and self._refused.holds(self._keys.queue(move.queue)):
             return _deferred(old, now)
         return move
+
+    def _unprepared(self, old: bytes, now: float, raised: BaseException) -> Move:
+        """Return what becomes of a due entry that cannot be enqueued: bytes that are no job are buried."""
+        if is_a(raised, MalformedPayload):
+            error = as_exception(raised)
+            self._runtime.setup.notify_error_handlers(error, {"context": "malformed payload", "payload": old})
+            return Move(old, "bury", "", wrap(old, DEFAULT_QUEUE, error, now))
+        context = {"context": "client middleware", "job": read(old)}
+        self._runtime.setup.notify_error_handlers(as_exception(raised), context)
+        return _deferred(old, now)  # the middleware may succeed the next time
 
     # 4. move
 

@@ -10,7 +10,7 @@ Runs in: the booting main thread (catch_up), then its own thread.
               second at a time, because the fleet waits for our beat
 
 The beat depends on this thread, so no code of the application runs in it: its handlers run in a thread of the beat
-guard (process/beat_guard), and hooks of jobs that timed out in one of their own (worker/run/timed_out).
+guard (process/boundary/beat_guard), and hooks of jobs that timed out in one of their own (worker/run/timed_out).
 
 The first script ends the membership for good, so a process that was only slow finds itself fenced.
 """

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
+from functools import partial
 
 import prometheus_client
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from kiqcluster.ipc.forks import exit_forked_children
+from kiqcluster.errors import class_name, message_of
+from kiqcluster.process.boundary.calls import guarded
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import Row
 from kiqcluster.process.service import OnCrash, Service
 from kiqcluster.worker.metrics.metrics_delta import rows_of
-from kiqcluster.worker.run.retry import as_exception
 
 __all__ = ["ApplicationMetrics"]
 
@@ -90,16 +91,9 @@ class ApplicationMetrics(Service):
         rows: list[Row] = []
         is_whole = True
         for collector in self._application_collectors():
-            mode = getattr(
-                collector, "_multiprocess_mode", "all"
-            )  # gauges have it, whether or not there is a directory
-            try:
-                with exit_forked_children():
-                    for metric in collector.collect():
-                        rows += rows_of(metric, mode)
-            except BaseException as raised:  # noqa: BLE001  # the application's code; the others' series go on
-                is_whole = False
-                self._log_failure(collector, raised if isinstance(raised, Exception) else as_exception(raised))
+            found = guarded(partial(self._log_failure, collector), _rows_of, collector)
+            is_whole = is_whole and found is not None
+            rows += found or ()
         return rows, is_whole
 
     def _application_collectors(self) -> list[Collector]:
@@ -107,8 +101,13 @@ class ApplicationMetrics(Service):
         known = list(getattr(self._registry, "_collector_to_names", ()))
         return [each for each in known if each is not self._own and each not in NOT_FORWARDED]
 
-    def _log_failure(self, collector: Collector, error: Exception) -> None:
+    def _log_failure(self, collector: Collector, error: BaseException) -> None:
         name = type(collector).__qualname__
         if name not in self._faulty:
             self._faulty.add(name)
-            self._events.emit("collector_failed", collector=name, error=repr(error))
+            self._events.emit("collector_failed", collector=name, error=f"{class_name(error)}: {message_of(error)}")
+
+
+def _rows_of(collector: Collector) -> list[Row]:
+    mode = getattr(collector, "_multiprocess_mode", "all")  # gauges have it, whether or not there is a directory
+    return [row for metric in collector.collect() for row in rows_of(metric, mode)]

@@ -39,6 +39,7 @@ from kiqcluster.errors import (
     PayloadDecryptionError,
     RetryError,
     UnknownJob,
+    as_exception,
 )
 from kiqcluster.features import tasks, timeouts
 from kiqcluster.features.cancellation import CANCELLATIONS
@@ -550,7 +551,7 @@ class Execution:
 
     def _failed(self, run: JobRun, definition: Definition | None, raised: BaseException) -> Outcome:
         unit = run.unit
-        error = raised if isinstance(raised, Exception) else retry.as_exception(raised)
+        error = as_exception(raised)
         payload = read_job(unit)  # as it came: middleware and the job may have changed theirs
         now = self._runtime.clock.now()
         option = payload.get("retry")
@@ -667,16 +668,11 @@ class Execution:
             self._stopping.wait(MEMORY_PAUSE_SECONDS)
             return REQUEUE
         with suppress(Exception):  # there may be no memory: this is one more line that cannot be written
-            self._setup.notify_error_handlers(retry.as_exception(error), {"context": "report of a job"})
+            self._setup.notify_error_handlers(as_exception(error), {"context": "report of a job"})
         return run.outcome  # a job that is done must not run again
 
     def _bury_undecidable(self, run: JobRun, error: BaseException) -> Outcome:
         """Return Dead, bytes kept, for a unit whose outcome could not be found: it must not take the thread with it."""
-        unit, now = run.unit, self._runtime.clock.now()
-        try:
-            reason = retry.as_exception(error)
-            self._report.log_failed("cannot conclude, buried", error)
-        except BaseException:  # noqa: BLE001  # to look at an error may fail; put back, its job would run for ever
-            reason = CannotRun("it has raised an error that cannot be looked at, so what becomes of it cannot be found")
-            self._report.log_failed("cannot conclude, buried", reason)
+        unit, now, reason = run.unit, self._runtime.clock.now(), as_exception(error)
+        self._report.log_failed("cannot conclude, buried", error)
         return decide(Facts(ending=Ending.UNDECIDABLE, now=now, raw=unit.payload, queue=unit.queue, error=reason))

@@ -8,11 +8,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
 from kiqcluster.application.registry import Definition
-from kiqcluster.ipc.forks import exit_forked_children
+from kiqcluster.errors import as_exception
+from kiqcluster.process.boundary.calls import guarded, name_of
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.sidekiq.payload import Payload
@@ -54,15 +56,10 @@ class JobHooks:
 
     def _ask(self, hook: Any, *facts: Any) -> Any:
         """Return a hook's answer; one that fails is reported and counts as no answer, as in Sidekiq."""
-        if hook is None:
-            return None
-        try:
-            with exit_forked_children():
-                return hook(*facts)
-        except BaseException as raised:  # noqa: BLE001  # the application's code; the job's end is decided without it
-            self.report_error(raised, f"hook {getattr(hook, '__name__', hook)!s}")
-            return None
+        return None if hook is None else guarded(partial(self._report_hook, hook), hook, *facts)
+
+    def _report_hook(self, hook: Any, raised: BaseException) -> None:
+        self.report_error(raised, f"hook {name_of(hook)}")
 
     def report_error(self, raised: BaseException, context: str) -> None:
-        error = raised if isinstance(raised, Exception) else retry.as_exception(raised)
-        self._setup.notify_error_handlers(error, {"context": context})
+        self._setup.notify_error_handlers(as_exception(raised), {"context": context})

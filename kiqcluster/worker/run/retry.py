@@ -19,7 +19,7 @@ from kiqcluster.process.backoff import retry_delay, retry_jitter
 from kiqcluster.sidekiq.payload import Payload, encode_backtrace, seconds, stamp
 from kiqcluster.sidekiq.ruby_json import JSON, is_unicode
 
-__all__ = ["Plan", "as_exception", "cause_of", "delay", "describe_error", "plan", "trace", "was_interrupted"]
+__all__ = ["Plan", "cause_of", "delay", "describe_error", "plan", "trace", "was_interrupted"]
 
 OUR_FOLDER = str(Path(__file__).parents[1])
 MAX_MESSAGE_CHARACTERS = 10_000  # of an error's message (sidekiq job_retry.rb)
@@ -88,22 +88,15 @@ def trace(error: BaseException) -> str:
     """Return the traceback as Python prints it, without the frames that carried the job to its code."""
     try:
         summary = traceback.TracebackException.from_exception(error)
-    except Exception as failure:  # noqa: BLE001  # a class may have a __traceback__ or a __cause__ of its own
-        return f"(its traceback cannot be shown: {type(failure).__name__})"
-    summary.stack = traceback.StackSummary.from_list(own_frames(summary.stack))
-    return "".join(summary.format())
+        summary.stack = traceback.StackSummary.from_list(own_frames(summary.stack))
+        return "".join(summary.format())
+    except BaseException as failure:  # noqa: BLE001  # a class may have a __traceback__ or a __cause__ of its own
+        return f"(its traceback cannot be shown: {class_name(failure)})"
 
 
 def cause_of(error: BaseException) -> BaseException | None:
     """Return what an error was made of, whatever a property of its class says."""
     return cast("BaseException | None", _own(error, "__cause__") or _own(error, "__context__"))
-
-
-def as_exception(raised: BaseException) -> Exception:
-    """Return an Exception for handlers, of an error that is not one (sys.exit in a job)."""
-    wrapped = RuntimeError(f"{type(raised).__name__}: {describe_error(raised)['error_message']}")
-    wrapped.__cause__ = raised
-    return wrapped
 
 
 def was_interrupted(error: BaseException) -> bool:

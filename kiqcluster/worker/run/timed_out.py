@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kiqcluster.errors import StoreError
-from kiqcluster.process.beat_guard import Calls
+from kiqcluster.errors import StoreError, as_exception
+from kiqcluster.process.boundary.beat_guard import Calls
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import OnCrash
 from kiqcluster.store import is_outage
@@ -22,7 +22,6 @@ from kiqcluster.store.engine.units import Settlement, Unit
 from kiqcluster.store.wire import Command
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_run import JobRun
-from kiqcluster.worker.run.retry import as_exception
 
 __all__ = ["TimedOutUnits"]
 
@@ -74,7 +73,7 @@ class TimedOutUnits:
         try:
             return Settlement(unit, execution.time_out(JobRun(unit, now)))
         except BaseException as error:  # noqa: BLE001  # of a handler; what the process held must go back all the same
-            self._runtime.trouble("timeouts", error if isinstance(error, Exception) else as_exception(error))
+            self._runtime.trouble("timeouts", as_exception(error))
             return None
 
     def _find(self, identity: str, tokens: Sequence[str]) -> list[Unit]:

@@ -9,8 +9,8 @@ from contextvars import ContextVar
 
 import pytest
 
-from kiqcluster.process import beat_guard
-from kiqcluster.process.beat_guard import BeatGuard
+from kiqcluster.process.boundary import beat_guard
+from kiqcluster.process.boundary.beat_guard import BeatGuard
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.logs import log

@@ -1,0 +1,6 @@
+"""The boundary between the application's code and ours.
+
+Read in this order:
+calls        how code of the application is called, whatever it raises, and how its values are looked at
+beat_guard   handlers of the application that a thread on which a beat depends would call
+"""

@@ -52,7 +52,7 @@ def export(stage: Stage, peer: Peer, scale: Scale) -> Figures:
 
 def write_alone(target: Path, count: int) -> None:
     """Write the same file as a plain program does, part by part, so that it keeps no more rows in memory."""
-    with target.open("w", newline="") as file:
+    with target.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         for first in range(0, count, PART_ROWS):
             writer.writerows(rows(first, min(PART_ROWS, count - first)))

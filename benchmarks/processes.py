@@ -40,7 +40,7 @@ def foreign_cpu_seconds() -> float:
 
 def proportional_memory(process: Process) -> float:
     """Return the PSS in megabytes: pages that n processes share count 1/n for each."""
-    for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
+    for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text(encoding="utf-8").splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) / 1024
     raise LookupError(f"no PSS of process {process.pid}")

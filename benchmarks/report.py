@@ -146,4 +146,4 @@ def row(*cells: str) -> str:
 
 
 if __name__ == "__main__":
-    print(render(Results.from_json(json.loads(Path(sys.argv[1]).read_text()))), end="")
+    print(render(Results.from_json(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))), end="")

@@ -67,7 +67,7 @@ A GROUP is a comma list of queue names: `name=3` gives a weight, `cronjob` takes
 
 def main() -> None:
     """Run the command; exit with one of the codes of errors.ExitCode."""
-    stdio.open_missing()
+    stdio.prepare()
     run_command(command, "kiqcluster", separate_embedded(sys.argv[1:]))
 
 

@@ -36,10 +36,10 @@ def main() -> int:
 def start_import(file: Path, count: int) -> Task:
     """Enqueue a job for each row of a file; make the file if there is none."""
     if not file.exists():
-        with file.open("w", newline="") as made:
+        with file.open("w", encoding="utf-8", newline="") as made:
             mails = (f"c{number}@example.com" if number % WRONG_EVERY else "none" for number in range(1, count + 1))
             csv.writer(made).writerows((f"customer {number}", mail) for number, mail in enumerate(mails, 1))
-    with file.open(newline="") as found:
+    with file.open(encoding="utf-8", newline="") as found:
         rows = [(number, name, mail) for number, (name, mail) in enumerate(csv.reader(found), 1)]
     return Task.create(f"import {file.name}", handle_row, rows)
 

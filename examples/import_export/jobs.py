@@ -25,7 +25,7 @@ def export_part(first: int, count: int, target: str) -> None:
     """Write some rows of an export to a file beside the target; a second run writes the same file again."""
     path = part_path(target, first)
     written = path.with_suffix(".new")
-    with written.open("w", newline="") as file:
+    with written.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(rows(first, count))
     written.rename(path)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from io import TextIOWrapper
 from typing import Any
 
 import click
@@ -116,8 +114,5 @@ for each in (*READ_COMMANDS, *JOB_COMMANDS, *ORDER_COMMANDS):
 
 def main() -> None:
     """Run the command; leave with its code."""
-    stdio.open_missing()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # what the terminal's encoding lacks is shown as an escape
-            stream.reconfigure(errors="backslashreplace")
+    stdio.prepare()
     run_command(command, "kiqctl", lost="; what you asked for may be done")

@@ -53,7 +53,7 @@ def name_process(name: str) -> None:
 def resident_bytes(pid: int) -> int | None:
     """Return the bytes that a process uses; None if that cannot be read, as after its death."""
     try:
-        fields = (PROC / str(pid) / "statm").read_text().split()
+        fields = (PROC / str(pid) / "statm").read_text(encoding="utf-8").split()
     except OSError:
         return None
     return int(fields[1]) * PAGE_BYTES
@@ -62,7 +62,7 @@ def resident_bytes(pid: int) -> int | None:
 def proportional_bytes() -> int | None:
     """Return the proportional set size (PSS) of this process; None where the system does not tell it."""
     try:
-        lines = (PROC / "self/smaps_rollup").read_text().splitlines()
+        lines = (PROC / "self/smaps_rollup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     return next((int(line.split()[1]) * 1_024 for line in lines if line.startswith("Pss:")), None)
@@ -74,7 +74,7 @@ def created(pid: int) -> str:
     Raises psutil's errors for a process that is not there.
     """
     try:
-        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[START_FIELD]
+        return (PROC / str(pid) / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[START_FIELD]
     except OSError:
         import psutil  # the supervisor, on Linux, has no use for it
 
@@ -84,7 +84,7 @@ def created(pid: int) -> str:
 def boot_id() -> str:
     """Return a text that another boot of this host does not have."""
     try:
-        return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return (PROC / "sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         import psutil  # as above
 

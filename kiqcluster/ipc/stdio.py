@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
 
-__all__ = ["clean", "drop_output", "flush_output", "open_missing"]
+__all__ = ["clean", "drop_output", "flush_output", "prepare"]
 
 
-def open_missing() -> None:
+def prepare() -> None:
+    """Make standard streams that a command, and the jobs of its workers, can write to; its first step."""
+    _open_missing()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what the locale's encoding lacks is shown as an escape
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _open_missing() -> None:
     """Open /dev/null for each standard stream that was closed (`>&-`).
 
     Otherwise the next socket gets the number of that stream, and with it what children and C libraries print.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            stream = Path(os.devnull).open(mode, errors="backslashreplace")  # noqa: SIM115  # open until the process ends
+            stream = Path(os.devnull).open(mode, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115  # open until the process ends
             os.set_inheritable(stream.fileno(), True)  # it has the lowest free number: that of the missing stream
             setattr(sys, name, stream)
 

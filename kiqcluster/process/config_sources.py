@@ -171,7 +171,7 @@ def missing_section(config: Config, origins: Origins, file: str | None = None) -
 def read_cron_file(path: Path) -> tuple[CronEntry, ...]:
     """Return the cron entries of a TOML file, or of a YAML file such as sidekiq-cron's.  Raises UsageError."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text) if path.suffix == ".toml" else _read_yaml(path, text)
     except (OSError, ValueError) as error:  # also of TOML and UTF-8
         raise UsageError(f"cron_file {path} cannot be read ({error})") from error
@@ -210,7 +210,7 @@ def _read_file(file: str | None, directory: Path) -> tuple[str, dict[str, Any]]:
         if not path.is_file():
             continue
         try:
-            document = tomllib.loads(path.read_text())
+            document = tomllib.loads(path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"{path} is not valid TOML ({error})") from error
         if path.name == "pyproject.toml":

@@ -107,7 +107,7 @@ INCLUDE = re.compile(r"^-- include (\w+)$", re.MULTILINE)  # replaced by that fi
 
 
 def _read(name: str) -> str:
-    return files("kiqcluster.store").joinpath(f"lua/{name}.lua").read_text()
+    return files("kiqcluster.store").joinpath(f"lua/{name}.lua").read_text(encoding="utf-8")
 
 
 def load(name: str) -> Script:

@@ -67,7 +67,8 @@ class RedisServer:
     def _answers(self) -> bool:
         if self._process is not None and self._process.poll() is not None:
             log = self.directory / "log"
-            tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:] if log.exists() else [])
+            text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+            tail = "\n".join(text.splitlines()[-LOG_TAIL_LINES:])
             raise AssertionError(
                 f"{self._program} did not start, exit {self._process.returncode}; its log ends:\n{tail}"
             )
@@ -147,6 +148,6 @@ def freeze(pid: int) -> None:
 def _state(process: Path) -> str:
     """Return the state letter of a process or thread, given its folder in /proc; "" if it has ended."""
     try:
-        return (process / "stat").read_text().rpartition(")")[2].split()[0]
+        return (process / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     except OSError:
         return ""

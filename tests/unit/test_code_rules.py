@@ -196,6 +196,33 @@ class TestOperatingSystem:
         assert outside(set(), "time.sleep") == []
 
 
+def test_every_text_is_read_and_written_in_a_named_encoding() -> None:
+    """The locale's encoding is not that of our files.  ruff (PLW1514) knows only paths whose type it can see."""
+    found = [
+        f"{path}:{node.lineno}"
+        for path, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and _is_of_text(node) and "encoding" not in {each.arg for each in node.keywords}
+    ]
+
+    assert found == []
+
+
+def _is_of_text(call: ast.Call) -> bool:
+    """Return whether a call reads or writes a file, or the streams of a process, as text."""
+    name = dotted(call.func) or getattr(call.func, "attr", "")
+    keywords = {each.arg: each.value for each in call.keywords}
+    if "text" in keywords and name.partition(".")[0] == "subprocess":
+        return True
+    if name.rpartition(".")[2] in ("read_text", "write_text", "TextIOWrapper", "fdopen"):
+        return True
+    mode = keywords.get("mode", call.args[0] if call.args else ast.Constant("r"))
+    is_method = (
+        isinstance(call.func, ast.Attribute) and call.func.attr == "open" and not name.startswith(("os.", "self."))
+    )
+    return is_method and isinstance(mode, ast.Constant) and bool(re.fullmatch(r"[rwax+]+t?", str(mode.value)))
+
+
 def test_no_lock_of_fetch_is_held_over_a_round_trip() -> None:
     """Whose turn it is has the lock and no connection; what fetches has the connection and no lock."""
     engine, connection = "kiqcluster.store.engine.engine.Engine", "kiqcluster.store.Connection"

@@ -131,8 +131,8 @@ class Environment:
         """Write the SBOM of what is installed, in CycloneDX's JSON, the same for the same packages.  Raises Refused."""
         options: list[str | Path] = ["--output-reproducible", "--output-format", "JSON", "--output-file", target]
         run([sys.executable, "-m", "cyclonedx_py", "environment", *options, self.bin / "python"], self.folder)
-        bill = of_release(json.loads(target.read_text()), wheel.name)
-        target.write_text(json.dumps(bill, indent=2, sort_keys=True) + "\n")
+        bill = of_release(json.loads(target.read_text(encoding="utf-8")), wheel.name)
+        target.write_text(json.dumps(bill, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         run([sys.executable, "-c", VALIDATE, target], self.folder)
 
 

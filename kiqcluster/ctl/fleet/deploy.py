@@ -290,7 +290,7 @@ def git_label() -> str:
     """Return hash and subject of the last commit here, as Sidekiq does; `deploy` where there is no git."""
     try:
         command = ["git", "log", "-1", "--format=%h %s"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=GIT_TIMEOUT_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return "deploy"
-    return done.stdout.strip() or "deploy"
+    return done.stdout.decode(errors="replace").strip() or "deploy"

@@ -19,6 +19,7 @@ __all__ = [
     "Done",
     "Dropped",
     "Effect",
+    "Exactly",
     "HookAnswer",
     "Interrupted",
     "Outcome",
@@ -160,6 +161,10 @@ class HookAnswer:
 
     def __repr__(self) -> str:
         return self._name
+
+
+class Exactly(float):
+    """Seconds that a hook retry_in asks for without jitter."""
 
 
 DISCARD = HookAnswer("DISCARD")  # delete the job after its death handlers

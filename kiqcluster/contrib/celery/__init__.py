@@ -12,7 +12,8 @@ errors      Unsupported, and the errors of tasks
 declare     options of a declaration → options of a job, and its retries
 arguments   keyword arguments → positions of a payload
 calls       options of apply_async → those of a push
-task        Task: delay, apply_async, self.request, self.retry
+requests    self.request; the retry that a run has asked for
+task        Task: delay, apply_async, self.retry
 results     AsyncResult
 routes      task_routes → the queue of a task
 conf        app.conf, and the options that its settings give to tasks

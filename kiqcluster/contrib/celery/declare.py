@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict
 from kiqcluster import limits
 from kiqcluster.contrib.celery.catalogue import DECLARATION, find, refusal
 from kiqcluster.contrib.celery.errors import MaxRetriesExceededError, Retry, Unsupported
+from kiqcluster.contrib.celery.requests import ASKED
 from kiqcluster.contrib.celery.rules import (
     IGNORED_WHEN_FALSE,
     MAX_RETRIES,
@@ -24,7 +25,7 @@ from kiqcluster.contrib.celery.rules import (
     seconds_of,
 )
 from kiqcluster.errors import CannotRun, JobTimedOut
-from kiqcluster.sidekiq.outcome import KILL
+from kiqcluster.sidekiq.outcome import KILL, Exactly
 
 __all__ = ["RESULT_SECONDS", "Declared", "Retries", "TaskOptions", "options_of", "rate_limit"]
 
@@ -76,8 +77,9 @@ class Retries:
 
         count: failures before this one.  The hook of the job.
         """
-        if isinstance(error, Retry):
-            return max(AT_ONCE_SECONDS, self.seconds if error.seconds is None else error.seconds)
+        asked = error if isinstance(error, Retry) else ASKED.get()
+        if isinstance(asked, Retry) or (asked is not None and asked.message):  # Celery has pushed it by now
+            return Exactly(max(AT_ONCE_SECONDS, self.seconds if asked.seconds is None else asked.seconds))
         if self.max_retries is not None and count >= self.max_retries:  # a payload pushed elsewhere may allow more
             return KILL
         is_final = isinstance(error, MaxRetriesExceededError | CannotRun)

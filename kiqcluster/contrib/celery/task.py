@@ -3,8 +3,9 @@
 Runs in: threads that push (delay, apply_async), processor threads (the run, retry).
 1. Task         the verbs; its definition is one of the registry, like that of @job
 2. run          the arguments of the payload → the function, with `self` where it is bound
-3. Request      self.request, of the run in this context
-4. retry        raises Retry, which the hook retry_in of the job turns into a delay (declare.Retries)
+3. request      self.request, of the run in this context (requests.py)
+4. retry        raises Retry, which the hook retry_in of the job turns into a delay (declare.Retries).  A task that
+                swallows it is retried as well
 """
 
 from __future__ import annotations
@@ -12,10 +13,8 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, overload
 
 from kiqcluster import Client, current_job
 from kiqcluster.application.definitions import check_function, define
@@ -23,38 +22,22 @@ from kiqcluster.client.handle import Handle
 from kiqcluster.contrib.celery.arguments import Arguments
 from kiqcluster.contrib.celery.attributes import RefusesAttributes
 from kiqcluster.contrib.celery.calls import Call, call_of, seconds_until
-from kiqcluster.contrib.celery.catalogue import APPLY, REQUEST, RETRY, TASK, VERBS, refusal
+from kiqcluster.contrib.celery.catalogue import APPLY, RETRY, TASK, VERBS, refusal
 from kiqcluster.contrib.celery.declare import options_of
 from kiqcluster.contrib.celery.errors import MaxRetriesExceededError, PushStopped, Retry, Unsupported
+from kiqcluster.contrib.celery.requests import ASKED, REQUEST_OF_RUN, Asked, Request
 from kiqcluster.contrib.celery.results import AsyncResult as Result
 from kiqcluster.contrib.celery.results import EagerResult
 from kiqcluster.contrib.celery.rules import of_retry, seconds_of
 from kiqcluster.errors import JobDefinitionError
 from kiqcluster.job import Enqueuer
+from kiqcluster.process.job_context import JobContext, running_jid
 from kiqcluster.process.runtime import current_setup
 
 __all__ = ["Request", "Task"]
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Request(RefusesAttributes):
-    """The run of a task, as self.request.  id: None of a call that is no job.  retries: failures before this run."""
-
-    id: str | None
-    task: str
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-    retries: int
-    called_directly: bool
-
-    def _missing(self, name: str) -> NoReturn:
-        raise refusal(REQUEST, name, f"{self.task}: self.request")
-
-
-REQUEST_OF_RUN: ContextVar[Request | None] = ContextVar("kiqcluster_celery_request", default=None)
 
 
 class Task(RefusesAttributes, Generic[P, R]):
@@ -157,15 +140,23 @@ class Task(RefusesAttributes, Generic[P, R]):
         args, kwargs = self._arguments.unpack(wire)
         return self._call(tuple(args), kwargs, current_job())
 
-    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], running: Any) -> R:
+    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], running: JobContext | None) -> R:
         if not self._is_bound:
             return self._function(*args, **kwargs)
+        is_job = running is not None and running.jid == running_jid()  # not within apply(), which retries nothing
+        asked = Asked() if is_job else None
         jid, retries = (None, 0) if running is None else (running.jid, _retries_of(running.payload))
-        token = REQUEST_OF_RUN.set(Request(jid, self.name, args, kwargs, retries, running is None))
+        request = REQUEST_OF_RUN.set(Request(jid, self.name, args, kwargs, retries, running is None))
+        outer = ASKED.set(asked)
         try:
-            return self._function(self, *args, **kwargs)
+            returned = self._function(self, *args, **kwargs)
         finally:
-            REQUEST_OF_RUN.reset(token)
+            REQUEST_OF_RUN.reset(request)
+            if asked is None:  # of a job, its hook asks for it
+                ASKED.reset(outer)
+        if asked is not None and asked.message:
+            raise Retry(asked.message, asked.seconds)
+        return returned
 
     @property
     def request(self) -> Request:
@@ -173,6 +164,7 @@ class Task(RefusesAttributes, Generic[P, R]):
         found = REQUEST_OF_RUN.get()
         return Request(None, self.name, (), {}, 0, True) if found is None else found
 
+    @overload
     def retry(
         self,
         *,
@@ -180,13 +172,36 @@ class Task(RefusesAttributes, Generic[P, R]):
         countdown: float | timedelta | None = None,
         eta: datetime | None = None,
         max_retries: int | None = None,
+        throw: Literal[True] = True,
         **options: Any,
-    ) -> NoReturn:
-        """End this run, and have the job run again.
+    ) -> NoReturn: ...
+    @overload
+    def retry(
+        self,
+        *,
+        exc: BaseException | None = None,
+        countdown: float | timedelta | None = None,
+        eta: datetime | None = None,
+        max_retries: int | None = None,
+        throw: bool,
+        **options: Any,
+    ) -> Retry: ...
+    def retry(
+        self,
+        *,
+        exc: BaseException | None = None,
+        countdown: float | timedelta | None = None,
+        eta: datetime | None = None,
+        max_retries: int | None = None,
+        throw: bool = True,
+        **options: Any,
+    ) -> Retry:
+        """Have the job run again, and end this run.
 
-        Raises Retry; without retries left, exc or MaxRetriesExceededError.
+        Raises Retry, or returns it if `throw` is false; the job runs again whatever the task does then, once, at the
+        time that the last call says.  Raises exc or MaxRetriesExceededError without retries left.
 
-        countdown: seconds, or a timedelta; the fleet adds jitter.  max_retries: at most that of the declaration.
+        countdown: seconds, or a timedelta, without jitter.  max_retries: at most that of the declaration.
         """
         for name in options:
             raise refusal(RETRY, name, f"{self.name}: self.retry")
@@ -200,7 +215,12 @@ class Task(RefusesAttributes, Generic[P, R]):
             raise exc or MaxRetriesExceededError(f"{self.name} has been retried {request.retries} times: {request.id}")
         seconds = seconds_until(eta) if eta is not None else seconds_of(countdown)
         reason = "it asked for it" if exc is None else repr(exc)
-        raise Retry(f"{self.name} is retried: {reason}", seconds, exc) from exc
+        retry = Retry(f"{self.name} is retried: {reason}", seconds, exc)
+        if (asked := ASKED.get()) is not None:
+            asked.message, asked.seconds = str(retry), seconds
+        if not throw:
+            return retry
+        raise retry from exc
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"

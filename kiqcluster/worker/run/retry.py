@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from kiqcluster.errors import Interrupted, class_name, message_of
 from kiqcluster.process.backoff import retry_delay, retry_jitter
+from kiqcluster.sidekiq.outcome import Exactly
 from kiqcluster.sidekiq.payload import Payload, encode_backtrace, seconds, stamp
 from kiqcluster.sidekiq.ruby_json import JSON, is_unicode
 
@@ -72,7 +73,7 @@ def plan(payload: Payload, queue: str, error: BaseException, option: JSON, max_r
 def delay(answer: Any, count: int, rng: Random) -> float:
     """Return the seconds until the next attempt: a hook's answer if it is a sensible number, else the curve."""
     if isinstance(answer, int | float) and not isinstance(answer, bool) and 0 < answer <= MAX_DELAY_SECONDS:
-        return answer + retry_jitter(count, rng)
+        return answer if isinstance(answer, Exactly) else answer + retry_jitter(count, rng)
     return retry_delay(count, rng)
 
 

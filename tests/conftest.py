@@ -17,12 +17,14 @@ from kiqcluster.process.runtime import Setup, using_setup
 from kiqcluster.store import Store
 from tests.cpu_report import CpuReport
 from tests.kit import ROOT, RedisServer, require, unavailable
+from tests.leaks import Leaks
 from tests.stage import Stage
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Have the programs that are started here heed signals that a background job of a shell ignores."""
     config.pluginmanager.register(CpuReport(config), "cpu-report")
+    config.pluginmanager.register(Leaks(), "leaks")
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, handler)
@@ -68,6 +70,14 @@ END_OF_WAITING = 0.85  # of the run: its end is short tests, of which no process
 # No property fails because the machine has other things to do.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves something behind (tests/leaks.py); the first fixture of a test, which ends last."""
+    leaks = request.config.pluginmanager.get_plugin("leaks")
+    with leaks.watching(request):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
 
 import pytest
 
@@ -19,7 +20,10 @@ SETTINGS = "tests.apps.django_project.settings"
 
 
 def set_up_django() -> None:
-    """Set Django up.  What the application adds to the process goes to a set-up that nobody uses."""
+    """Set Django up.  What the application adds to the process goes to a set-up that nobody uses.
+
+    Django makes its zone that of the process; tests that follow want the one of the machine.
+    """
     require_module("django")
     import django
     from django.apps import apps
@@ -28,10 +32,14 @@ def set_up_django() -> None:
         require_module("django_tasks")
     os.environ["DJANGO_SETTINGS_MODULE"] = SETTINGS
     if not apps.ready:
+        zone = os.environ.pop("TZ", None)
         with using_setup(Setup()), using_registry(Registry()):
             django.setup()
             importlib.import_module("tests.apps.django_project.shop.tasks")
             importlib.import_module("tests.apps.django_project.shop.jobs")
+        os.environ.pop("TZ")
+        os.environ |= {"TZ": zone} if zone else {}
+        time.tzset()
     os.environ.pop("DJANGO_SETTINGS_MODULE")
 
 

@@ -8,6 +8,7 @@ environment are made anew.  Importing kiqcluster may therefore read neither envi
 2. serve    in the server: forks twice, which hands the new process to the tests' process
 3. become   in the new process: environment, folder, `sys.path`, streams; then the program runs
 
+own_pids     processes of this module that stay
 install      writes a program of that kind for a shell; tests/forkclient.py then asks the server, and stands for it
 serve_client in a process of the server's, which waits for the program and tells how it has ended
 
@@ -42,7 +43,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-__all__ = ["Login", "Popen", "install", "run"]
+__all__ = ["Login", "Popen", "install", "own_pids", "run"]
 
 ROOT = Path(__file__).resolve().parent.parent
 IMPORTED = (
@@ -99,6 +100,12 @@ class Login(Popen):
 
     def __init__(self, words: Sequence[str], terminal: int, **options: Any) -> None:
         super().__init__(words, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True, **options)
+
+
+def own_pids() -> set[int]:
+    """Return the pid of the server, if there is one: it stays until the end of the run."""
+    one = _Server._one
+    return {one._process.pid} if one is not None else set()
 
 
 def run(words: Sequence[str], *, timeout: float = 30, **options: Any) -> subprocess.CompletedProcess[str]:

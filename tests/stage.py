@@ -9,6 +9,7 @@ Stage   Jobs on the test's Redis server, with clusters that end with the test
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import dedent
@@ -24,6 +25,7 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.kit import Cluster, RedisServer, wait_until
 
+PUSHING = threading.Lock()  # some tests push in threads: guards the registry of this process, which a push replaces
 JOB_KEYS = ("retry", "schedule", "dead", "kiq:suspects")
 JOB_KEY_PREFIXES = ("queue:", "kiq:wake:", "kiq:inflight:", "kiq:hand:")
 HAND_LIST = re.compile(r"kiq:hand:(.*?):\d{8}\.h\d{9}:")  # of an identity
@@ -43,14 +45,14 @@ class Jobs:
         A name means no class that a test has imported, for which tests share a process is chance: what the client half
         of a feature is to see is pushed by the job itself.
         """
-        with using_registry(Registry()):
+        with PUSHING, using_registry(Registry()):
             jid = Client(self.store, Setup(config=Config())).push({"class": job, "args": list(args), **options})
         assert jid is not None
         return jid
 
     def push_many(self, job: str | JobFunction[..., Any], arguments: list[list[Any]], **options: Any) -> list[str]:
         """Enqueue a job for each list of arguments and return their jids."""
-        with using_registry(Registry()):
+        with PUSHING, using_registry(Registry()):
             jids = Client(self.store, Setup(config=Config())).push_bulk({"class": job, "args": arguments, **options})
         return [jid for jid in jids if jid is not None]
 

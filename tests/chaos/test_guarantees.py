@@ -280,7 +280,7 @@ def wait_over(fleet: Fleet) -> None:
 
 @pytest.mark.durable_redis
 @pytest.mark.timeout(sized(180, 3_600))
-def test_all_guarantees_hold_together(stage: ChaosStage, eu: RedisServer) -> None:
+def test_all_guarantees_hold_together(stage: ChaosStage, eu: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     (stage.folder / app.WORK).mkdir()
     configuration = stage.folder / "kiq.toml"
     configuration.write_text(CONFIGURATION.format(eu=eu.url))
@@ -289,7 +289,7 @@ def test_all_guarantees_hold_together(stage: ChaosStage, eu: RedisServer) -> Non
         routing=parse_rules(RULES), shards=parse_shards({"eu": eu.url}), strict_routing=True, encryption_keys=KEYS,
         size_limiter_mode="compress", size_limiter_compression_threshold_bytes=MAX_PLAIN_BYTES,
     )  # fmt: skip
-    os.environ["CHAOS_LEDGER"] = str(stage.ledger.path)
+    monkeypatch.setenv("CHAOS_LEDGER", str(stage.ledger.path))
     cluster = stage.run_cluster("-C", str(configuration), "-c", str(THREADS), app="tests.apps.guarantees", **ENVIRON)
     cluster.wait_ready(4)
     load = Load(Setup(store=stage.store, config=config), stage.rng)

@@ -9,6 +9,7 @@ import sqlalchemy as sql
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from kiqcluster.contrib.sqlalchemy import OutboxJob, begin_on_sqlite, metadata
+from kiqcluster.contrib.sqlalchemy.outbox import SENDERS
 
 __all__ = ["Base", "Effect", "count", "fresh", "running_database"]
 
@@ -40,6 +41,8 @@ def running_database(url: str) -> Iterator[sql.Engine]:
     if engine.dialect.name == "sqlite":
         begin_on_sqlite(engine)
     yield fresh(engine)
+    for thread in SENDERS.pop(engine)._threads.values() if engine in SENDERS else ():
+        thread.stop()
     engine.dispose()
 
 

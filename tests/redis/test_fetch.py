@@ -200,7 +200,7 @@ def test_a_processor_whose_outcome_the_manager_has_settled_still_looks_for_work(
 def test_starvation_is_reported_when_wakeups_can_be_armed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor that parks before an empty batch is closed must not report it: the manager would arm nothing."""
     armed: list[list[str]] = []
-    notified = threading.Event()
+    notified, ended = threading.Event(), threading.Event()
     receive = bench.fetch._on_reserved
 
     def receive_while_another_parks(*arguments: Any) -> None:
@@ -213,7 +213,7 @@ def test_starvation_is_reported_when_wakeups_can_be_armed(bench: Bench, monkeypa
     monkeypatch.setattr(bench.coordinator, "_wake_manager", notified.set)
 
     def manage() -> None:
-        while notified.wait(TIMEOUT_SECONDS):
+        while notified.wait(TIMEOUT_SECONDS) and not ended.is_set():
             armed.append(bench.fetch.queues_to_arm())
             notified.clear()
 
@@ -221,6 +221,8 @@ def test_starvation_is_reported_when_wakeups_can_be_armed(bench: Bench, monkeypa
     threading.Thread(target=bench.fetch.next, daemon=True).start()
 
     wait_until(lambda: armed and armed[-1] == ["default"], "the wakeup to be armed")
+    ended.set()
+    notified.set()
 
 
 def test_units_that_arrive_after_a_quiet_go_back_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,11 +25,14 @@ ITEM = {"class": "Any", "args": [1]}
 def replica(redis_server: RedisServer) -> Iterator[RedisServer]:
     """A replica of the test's server."""
     primary, replica = redis_server.store(), RedisServer()
+    (_, delay) = primary.call("CONFIG", "GET", "repl-diskless-sync-delay")
     primary.call("CONFIG", "SET", "repl-diskless-sync-delay", "0")
     replica.store().call("REPLICAOF", "127.0.0.1", redis_server.port)
     wait_until(lambda: replica.store().call("ROLE")[3] == b"connected", "the replica to follow")
+    primary.call("CONFIG", "SET", "repl-diskless-sync-delay", delay)
     yield replica
     replica.close()
+    primary.close()
 
 
 @pytest.fixture

@@ -74,10 +74,12 @@ class Table:
 
 
 @pytest.fixture
-def table(store: Store, setup: Setup, registry: Registry) -> Table:
+def table(store: Store, setup: Setup, registry: Registry) -> Iterator[Table]:
     job(name="slow", timeout_hard=60)(lambda: None)
     job(name="quick")(lambda: None)
-    return Table(store, setup, registry)
+    table = Table(store, setup, registry)
+    yield table
+    table.timed_out._calls.stop()
 
 
 def test_the_one_has_failed_and_the_other_goes_back_without_a_count(table: Table) -> None:

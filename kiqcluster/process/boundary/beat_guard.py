@@ -81,10 +81,16 @@ class Calls(Service):
             self.start()
         return True
 
+    def wake(self) -> None:
+        with self._change:
+            self._change.notify_all()
+
     def run(self) -> None:
         while True:
             with self._change:
-                self._change.wait_for(lambda: self._waiting)
+                self._change.wait_for(lambda: self._waiting or self.stopping.is_set())
+                if self.stopping.is_set():
+                    return
                 _, call = self._waiting.popleft()
                 self._is_calling = True
             try:

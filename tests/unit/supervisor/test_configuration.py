@@ -38,8 +38,9 @@ RULES = parse_rules([["tags=eu", "far", "eu"]])
     ids=["routing", "groups", "shard", "routing of the application"],
 )
 def test_a_reload_that_names_a_new_shard_is_refused_and_changes_nothing(
-    new: Config, of_code: tuple[object, ...], tmp_path: Path
+    new: Config, of_code: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # where the releases go as well
     old, state, query, events = Config(), ClusterState(), FakeQuery(), Events()
     slot = Slot(SlotPlan(0, GROUPS[0], {"default": 1}, "random", 1))
     state.slots.append(slot)

@@ -41,10 +41,17 @@ def hanging() -> Iterator[Hanging]:
 
 
 @pytest.fixture
-def guard() -> BeatGuard:
-    guard = BeatGuard(lambda *_: None)
+def crashes() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def guard(crashes: list[str]) -> Iterator[BeatGuard]:
+    guard = BeatGuard(lambda name, error: crashes.append(f"{name}: {error}"))
     guard.enter()
-    return guard
+    yield guard
+    for calls in (guard._hooks, guard._lines):
+        calls.stop()
 
 
 @pytest.fixture
@@ -104,10 +111,8 @@ def test_few_calls_wait_behind_one_that_hangs(
     assert calls == [0, 3, 4], "the beats are made once, and what is too many not at all"
 
 
-def test_one_that_fails_is_reported_and_the_next_is_made() -> None:
-    crashes: list[str] = []
-    guard, done = BeatGuard(lambda name, error: crashes.append(f"{name}: {error}")), threading.Event()
-    guard.enter()
+def test_one_that_fails_is_reported_and_the_next_is_made(guard: BeatGuard, crashes: list[str]) -> None:
+    done = threading.Event()
 
     guard.hand_over(lambda: 1 / 0)
     assert guard.finish(TIMEOUT_SECONDS)

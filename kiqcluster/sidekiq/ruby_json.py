@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -129,18 +129,34 @@ def decode(raw: bytes) -> JSON:
 def patch(raw: bytes, changes: Mapping[str, JSON], without: Collection[str] = ()) -> bytes:
     """Return the JSON object `raw` with some keys replaced, added at the end, or left out.
 
-    Other values keep their bytes, so floats and escapes of another producer stay unchanged.
-    Raises Undecodable if `raw` is not a JSON object.
+    All other keys are carried on byte for byte: their names and values as another producer has spelled them, also
+    those that it has written twice.  Raises Undecodable if `raw` is not a JSON object.
     """
     fields = members(raw)
-    for key in without:
-        fields.pop(key, None)
-    for key, value in changes.items():
-        fields[key] = msgspec.Raw(encode(value))
     try:
-        return encode_fast(fields)
-    except UnicodeEncodeError:  # a key with half a surrogate pair
-        return b"{" + b",".join(encode(key) + b":" + bytes(value) for key, value in fields.items()) + b"}"
+        if encode_fast(fields) == raw:  # it has no name that is spelled with escapes, none twice, and no spaces
+            for key in without:
+                fields.pop(key, None)
+            for key, value in changes.items():
+                fields[key] = msgspec.Raw(encode(value))
+            return encode_fast(fields)
+    except UnicodeEncodeError:  # a name with half a surrogate pair
+        pass
+    return _patch_spelled(raw, changes, without)
+
+
+def _patch_spelled(raw: bytes, changes: Mapping[str, JSON], without: Collection[str]) -> bytes:
+    """Do what `patch` does where the members have to keep the spelling of their names."""
+    written, left = list[str](), dict(changes)
+    for key, spelled, value in _spelled_members(raw):
+        if key in without:
+            continue
+        if key in left:
+            written.append(f"{spelled}:{encode(left.pop(key)).decode()}")
+        elif key not in changes:
+            written.append(f"{spelled}:{value}")
+    written += [f"{encode(key).decode()}:{encode(value).decode()}" for key, value in left.items()]
+    return ("{" + ",".join(written) + "}").encode()
 
 
 def members(raw: bytes) -> dict[str, Any]:
@@ -150,25 +166,23 @@ def members(raw: bytes) -> dict[str, Any]:
     """
     try:
         fields: dict[str, Any] = decode_raw_fields(raw)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        fields = _split_fields(raw)  # lone surrogates, 1e400: msgspec cannot skip them
+    except (msgspec.MsgspecError, ValueError, RecursionError):  # lone surrogates, 1e400: msgspec cannot skip them
+        fields = {key: msgspec.Raw(value.encode()) for key, _, value in _spelled_members(raw)}
     return fields
 
 
-def _split_fields(raw: bytes) -> dict[str, Any]:
-    """Return the members of a JSON object as raw bytes, by the standard library's scanner."""
+def _spelled_members(raw: bytes) -> Iterator[tuple[str, str, str]]:
+    """Yield each member of a JSON object by the standard library's scanner: its name, and its name and value as text."""
     if not isinstance(decode(raw), dict):
         raise Undecodable("not a JSON object")
     text, scanner = raw.decode(), json.JSONDecoder(parse_int=_parse_int)
-    fields: dict[str, Any] = {}
     at = _skip(SPACE, text, text.index("{") + 1)
     while text[at] != "}":
-        key, at = scanner.raw_decode(text, at)
-        start = _skip(COLON, text, at)
-        _, at = scanner.raw_decode(text, start)
-        fields[key] = msgspec.Raw(text[start:at].encode())
-        at = _skip(COMMA, text, at)
-    return fields
+        key, end = scanner.raw_decode(text, at)
+        start = _skip(COLON, text, end)
+        _, value_end = scanner.raw_decode(text, start)
+        yield key, text[at:end], text[start:value_end]
+        at = _skip(COMMA, text, value_end)
 
 
 def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:

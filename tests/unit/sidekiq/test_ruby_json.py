@@ -246,8 +246,18 @@ class TestPatch:
     def test_a_key_that_is_left_out_and_given_is_given(self) -> None:
         assert patch(b'{"a":1,"b":2}', {"a": 3}, ["a"]) == b'{"b":2,"a":3}'
 
-    def test_a_key_that_comes_twice_counts_once_with_its_last_value_as_in_ruby(self) -> None:
-        assert patch(b'{"a":1,"b":2,"a":3}', {}) == b'{"a":3,"b":2}'
+    def test_a_key_that_comes_twice_stays_so_until_it_is_replaced_or_left_out(self) -> None:
+        twice = b'{"a":1,"b":2,"a":3}'
+
+        assert patch(twice, {"c": 4}) == b'{"a":1,"b":2,"a":3,"c":4}'
+        assert patch(twice, {"a": 4}) == b'{"a":4,"b":2}'
+        assert patch(twice, {}, ["a"]) == b'{"b":2}'
+        assert patch(twice, {"a": 4}, ["a"]) == b'{"b":2,"a":4}'
+
+    def test_the_name_of_a_key_keeps_its_spelling(self) -> None:
+        assert (
+            patch(b'{"\\u0061":1,"\xc3\xa9":2, "\\u00e9x":3}', {"a": 4}) == b'{"\\u0061":4,"\xc3\xa9":2,"\\u00e9x":3}'
+        )
 
     def test_a_key_with_half_a_surrogate_pair_stays(self) -> None:
         assert patch(b'{"\\ud800":1.50,"a":2}', {"b": 3}) == b'{"\\ud800":1.50,"a":2,"b":3}'

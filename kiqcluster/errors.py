@@ -47,7 +47,6 @@ __all__ = [
     "ApplicationError",
     "CannotDeserialize",
     "CannotRun",
-    "CannotWait",
     "EncryptionError",
     "ExceedLimitError",
     "ExitCode",
@@ -325,16 +324,6 @@ class JobDropped(KiqError):
 
 class CannotRun(KiqError):
     """The payload cannot be run at all."""
-
-
-class CannotWait(CannotRun):
-    """A job that may not run now cannot be put off either: Sidekiq's poller would lose it.  reason: why not now."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"it may not run now ({reason}), and no set may keep it until later: Ruby cannot read its payload, which "
-            "has half a surrogate pair, a number out of range or too many levels. Push it again without that"
-        )
 
 
 def class_name(error: BaseException) -> str:

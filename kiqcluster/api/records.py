@@ -9,16 +9,19 @@ Counterpart: sidekiq api.rb JobRecord.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
-from kiqcluster.errors import PayloadDecompressionError
+from kiqcluster.errors import MalformedPayload, PayloadDecompressionError
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import unwrapped
 from kiqcluster.sidekiq.compression import decompressed, is_compressed
-from kiqcluster.sidekiq.payload import Payload, decode_backtrace, seconds
+from kiqcluster.sidekiq.payload import WRAPPED, Payload, bare, decode_backtrace, read, seconds
+from kiqcluster.sidekiq.ruby_entries import ruby_entry
 from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = ["JobRecord", "is_verbatim", "renamed"]
 
+REASON_KEYS = ("failed_at", "retry_count", "error_class", "error_message")  # why an entry keeps other bytes
 NO_JOB = "(no job)"  # shown as the class of what has none
 # Decoding takes time by the square of the digits: a page with some of these would take minutes.
 ENDLESS_DIGITS = 20_000
@@ -67,14 +70,11 @@ class JobRecord:
     def payload(self) -> Payload:
         """The JSON object; {} where the bytes are none, or have a number of 20 000 digits or more.
 
-        A caller that changes it changes what this record says.
+        Of an entry that keeps a job (sidekiq/ruby_entries), that job's.  A caller that changes it changes what this
+        record says.
         """
         if self._payload is None:
-            try:
-                decoded = None if _has_endless_number(self.raw) else ruby_json.decode(self.raw)
-            except ruby_json.Undecodable:
-                decoded = None
-            self._payload = decoded if isinstance(decoded, dict) else {}
+            self._payload = {} if _has_endless_number(self.raw) else _payload(self.raw)
         return self._payload
 
     @property
@@ -206,6 +206,20 @@ class JobRecord:
         return 0.0 if since is None else max(0.0, now - since)
 
 
+def _payload(raw: bytes) -> Payload:
+    """Return the payload of a job, also of one that an entry keeps; any other object as it is; {} for no object."""
+    try:
+        outer = ruby_json.decode(raw)
+    except ruby_json.Undecodable:
+        return {}
+    if not isinstance(outer, dict):
+        return {}
+    if WRAPPED in outer:
+        with suppress(MalformedPayload):
+            return {**read(raw), **{key: outer[key] for key in REASON_KEYS if key in outer}}
+    return outer
+
+
 def is_verbatim(jid: str) -> bool:
     """Return whether JSON has an id by these very characters; others it may have as escapes."""
     return VERBATIM.fullmatch(jid) is not None
@@ -214,8 +228,8 @@ def is_verbatim(jid: str) -> bool:
 def renamed(raw: bytes, to: str) -> bytes:
     """Return a job's bytes with the name of another queue; what is not a JSON object names none, and stays as it is."""
     try:
-        return ruby_json.patch(raw, {"queue": to})
-    except ruby_json.Undecodable:
+        return ruby_json.patch(raw, {"queue": to}) if bare(raw) is raw else ruby_entry(raw, {"queue": to}, to)
+    except (MalformedPayload, ruby_json.Undecodable):
         return raw
 
 

@@ -14,13 +14,14 @@ from kiqcluster.api._pages import MAX_PAGE_JOBS, Order, batches, read_entries, w
 from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.api.records import JobRecord, is_verbatim, renamed
 from kiqcluster.client.reenqueue import DEFAULT_QUEUE, added, retried
-from kiqcluster.errors import JobKilled, MalformedPayload, RedisRefused, ReplyLost, StoreError, UsageError
+from kiqcluster.errors import JobKilled, RedisRefused, ReplyLost, StoreError, UsageError
 from kiqcluster.features.chains import DELETED, told_of_dropped, told_of_killed
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.payload import Payload, check_queue_name, presentable, wrap
+from kiqcluster.sidekiq.payload import check_queue_name
+from kiqcluster.sidekiq.ruby_entries import ruby_entry
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
 from kiqcluster.store.entry_moves import STAGE, DeadSetLimits, Move, move_entries, trim_dead
@@ -357,17 +358,11 @@ class DeadSet(JobSet):
     def bury(self, job: bytes | Mapping[str, JSON]) -> None:
         """Put a job into the dead set as of now, which is trimmed, and tell the death handlers.
 
-        job: bytes, which stay as they are, or a payload, which gets what Ruby's pages need; what Ruby's parser cannot
-        read is kept inside of an entry that it can.  Two round trips; the second drops 1 000 entries at most.
+        job: bytes, which stay as they are, or a payload; one that a page of Ruby's cannot show is kept inside of an
+        entry that it can.  Two round trips; the second drops 1 000 entries at most.
         """
         now = self._clock.now()
-        if isinstance(job, bytes):
-            raw = job
-        else:
-            payload: Payload = dict(job)
-            raw = ruby_json.encode({**payload, **presentable(payload, DEFAULT_QUEUE, now)})
-            if not ruby_json.ruby_reads(raw):
-                raw = wrap(raw, DEFAULT_QUEUE, MalformedPayload(UNREADABLE), now)
+        raw = job if isinstance(job, bytes) else ruby_entry(ruby_json.encode(dict(job)), {}, DEFAULT_QUEUE)
         self._store.call("ZADD", self._key, repr(now), raw)
         trim_dead(self._store, now, dead_set_limits())
         notify_killed(JobRecord(raw))

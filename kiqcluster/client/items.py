@@ -13,7 +13,8 @@ from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.client.router import options_of
 from kiqcluster.errors import InvalidPush
 from kiqcluster.process.runtime import Setup
-from kiqcluster.sidekiq.payload import MALFORMED, presentable
+from kiqcluster.sidekiq.payload import WRAPPED
+from kiqcluster.sidekiq.ruby_entries import misfits
 from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = ["check_presentable", "read_item"]
@@ -44,10 +45,10 @@ def read_item(setup: Setup, item: Mapping[str, Any]) -> tuple[str, Definition | 
 
 def check_presentable(item: Mapping[str, Any], name: str, options: Mapping[str, JSON], arguments: Any) -> None:
     """Raise InvalidPush for a key that Ruby's pages cannot show.  arguments: of the job, or of the first of many."""
+    if WRAPPED in options:
+        raise InvalidPush(f"{WRAPPED} marks entries that keep other bytes; no push may have it")
     arguments = arguments if isinstance(arguments, list) else []  # another type is refused later, with a better message
-    payload = {"args": arguments, "class": name, "jid": item.get("jid", "-"), **options}
-    if misfits := presentable(payload, "default", 0.0):
-        key = next(key for key in misfits if key != MALFORMED)
+    for key in misfits({"args": arguments, "class": name, "jid": item.get("jid", "-"), **options}):
         raise InvalidPush(
             f"{key} = {item.get(key)!r} does not fit: Sidekiq's web pages would break on it, or its poller lose the job"
         )

@@ -4,8 +4,9 @@ enqueued   for a due entry, which the poller moves
 added      for an entry that somebody moves by hand; also moves bytes that are not a job
 retried    the same, with one retry fewer counted
 
-Nothing is written here: the result is a row for move_entries.lua.  Unchanged keys keep their bytes.  Middleware sees
-compressed arguments as they were; they stay compressed.
+Nothing is written here: the result is a row for move_entries.lua.  Unchanged keys are carried on byte for byte, and a
+job that an entry keeps stays in such an entry (sidekiq/ruby_entries).  Middleware sees compressed arguments as they
+were; they stay compressed.
 Counterpart: sidekiq scheduled.rb, and add_to_queue and retry in api.rb.
 """
 
@@ -21,7 +22,8 @@ from kiqcluster.features.expiry import EXPIRY, is_expired
 from kiqcluster.features.payload import size_limiter
 from kiqcluster.process.runtime import Push, Setup
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, Payload, read, stamp, unwrap, wrap
+from kiqcluster.sidekiq.payload import Payload, bare, read, stamp, wrap
+from kiqcluster.sidekiq.ruby_entries import ruby_entry
 from kiqcluster.store.entry_moves import Move
 
 __all__ = ["DEFAULT_QUEUE", "added", "enqueued", "retried"]
@@ -34,7 +36,7 @@ def enqueued(setup: Setup, old: bytes, now: float) -> Move:
 
     Raises MalformedPayload for an entry that is not a job, and any error of middleware.
     """
-    return _pushed(setup, old, old, now, {})
+    return _pushed(setup, old, read(old), now, {})
 
 
 def added(setup: Setup, old: bytes, now: float) -> Move:
@@ -57,51 +59,33 @@ def _one_fewer(payload: Payload) -> Payload:
 
 def _by_hand(setup: Setup, old: bytes, now: float, change: Callable[[Payload], Payload]) -> Move:
     """Return the move of an entry that need not be a job: a worker may be able to read its bytes."""
-    raw, queue = _kept(old)
     try:
-        payload = read(raw)
+        payload = read(old)
     except MalformedPayload as error:
-        return Move(old, "push", queue, _harmless(old, raw, queue, error, now))
-    move = _pushed(setup, old, raw, now, change(payload), {EXPIRY} if is_expired(payload, now) else set())
+        return _unreadable(old, error, now)
+    move = _pushed(setup, old, payload, now, change(payload), {EXPIRY} if is_expired(payload, now) else set())
     jid = payload.get("jid")
     return replace(move, unmarks=jid) if isinstance(jid, str) and ruby_json.is_unicode(jid) else move
 
 
-def _harmless(old: bytes, raw: bytes, queue: str, error: MalformedPayload, now: float) -> bytes:
-    """Return bytes that are not a job in a form that Ruby can handle; our workers unwrap it (payload.unwrap).
+def _unreadable(old: bytes, error: MalformedPayload, now: float) -> Move:
+    """Return the move of bytes that are not a job, kept in an entry: a Ruby worker would lose some of them bare.
 
-    JSON that is not an object breaks every page of its web UI while it is in a queue, and its workers lose it (trap
-    12).  Bytes that are not UTF-8 break the page of the queue with json 2.10 and later.
+    JSON that is not an object breaks every page of Ruby's web UI while it is in a queue, too, and bytes that are not
+    UTF-8 break the page of the queue with json 2.10 and later.
     """
-    if _is_text(raw) and (not ruby_json.ruby_reads(raw) or isinstance(ruby_json.decode(raw), dict)):
-        return raw
-    return old if raw != old else wrap(raw, queue, error, now)
-
-
-def _is_text(raw: bytes) -> bool:
     try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _kept(old: bytes) -> tuple[bytes, str]:
-    """Return the bytes that an entry keeps (payload.wrap), and its queue."""
-    try:
-        payload = read(old)
-    except MalformedPayload:
-        return old, DEFAULT_QUEUE
-    inner = unwrap(payload) if payload["class"] == INVALID_PAYLOAD else None
-    return (old if inner is None else inner), _queue(payload)
+        queue = _queue(ruby_json.decode(old))
+    except (ruby_json.Undecodable, AttributeError):  # no JSON, or no object
+        queue = DEFAULT_QUEUE
+    return Move(old, "push", queue, old if bare(old) is not old else wrap(old, queue, error, now))
 
 
 def _pushed(
-    setup: Setup, old: bytes, raw: bytes, now: float, changes: Payload, without: AbstractSet[str] = frozenset()
+    setup: Setup, old: bytes, stored: Payload, now: float, changes: Payload, without: AbstractSet[str] = frozenset()
 ) -> Move:
-    stored = read(raw)
     pristine = size_limiter.opened(stored) if setup.client_middleware.stack else stored
-    payload = {**(read(raw) if pristine is stored else size_limiter.opened(stored)), **changes}
+    payload = {**(read(old) if pristine is stored else size_limiter.opened(stored)), **changes}
     payload["queue"] = _queue(payload)
     for key in without:
         payload.pop(key, None)
@@ -112,9 +96,12 @@ def _pushed(
     push.payload["queue"] = _queue(push.payload)  # middleware may change it, too
     written = {**_changed(push.payload, pristine), "enqueued_at": stamp(now)}
     removed = pristine.keys() - push.payload.keys()
+    raw = bare(old)
     new = ruby_json.patch(raw, written, {*removed, "at"})
     if pristine is not stored and "args" in written:
         new = size_limiter.closed(new)
+    if raw is not old:
+        new = ruby_entry(new, {}, push.queue)
     return Move(old, "push", push.queue, new)
 
 

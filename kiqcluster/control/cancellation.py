@@ -25,8 +25,8 @@ from kiqcluster.features.chains import THEN, told_of_dropped
 from kiqcluster.features.tasks import CANCELLED_BY_TASK
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import current_setup
-from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.payload import DROPPED_BY_CANCEL, presentable, read
+from kiqcluster.sidekiq.payload import DROPPED_BY_CANCEL, read
+from kiqcluster.sidekiq.ruby_entries import ruby_entry
 from kiqcluster.sidekiq.task_keys import TASK_ID, task_of
 from kiqcluster.store import Store
 from kiqcluster.store.engine.settle_calls import DROPPED_SECONDS, MAX_DROPPED_JOBS
@@ -142,7 +142,7 @@ def remove_of_tasks(store: Store, tasks: Collection[str]) -> int:
                 Move(
                     raw,
                     RECORD,
-                    new=_as_dropped(raw, "default", now, CANCELLED_BY_TASK),
+                    new=_as_dropped(raw, "default", CANCELLED_BY_TASK),
                     told=told_of_dropped(raw, CANCELLED_BY_TASK),
                     with_task=True,
                 )
@@ -199,7 +199,7 @@ def _remove(store: Store, jid: str) -> tuple[int, bool]:
                 continue
             now = SystemClock.now()
             told = told_of_dropped(raw, DROPPED_BY_CANCEL)
-            count += record_queued(store, queue, raw, _as_dropped(raw, queue, now), now, LIMITS, told)
+            count += record_queued(store, queue, raw, _as_dropped(raw, queue), now, LIMITS, told)
     return count, follows
 
 
@@ -207,7 +207,7 @@ def _remove_entries(store: Store, key: str, jid: str, *, with_chains: bool = Fal
     """Do that in one sorted set, or in one line of parked jobs; return how many entries there were."""
     now = SystemClock.now()
     moves = [
-        Move(raw, RECORD, new=_as_dropped(raw, "default", now), told=told_of_dropped(raw, DROPPED_BY_CANCEL))
+        Move(raw, RECORD, new=_as_dropped(raw, "default"), told=told_of_dropped(raw, DROPPED_BY_CANCEL))
         for raw in _entries(store, key, jid, with_chains=with_chains)
     ]
     if not moves:
@@ -247,12 +247,11 @@ def _leads_to(raw: bytes, jid: str) -> bool:
     return isinstance(following, list) and any(isinstance(each, dict) and each.get("jid") == jid for each in following)
 
 
-def _as_dropped(raw: bytes, queue: str, now: float, by: str = DROPPED_BY_CANCEL) -> bytes:
+def _as_dropped(raw: bytes, queue: str, by: str = DROPPED_BY_CANCEL) -> bytes:
     """Return the bytes of a job in the list of dropped jobs.  queue: of a job that names none.  by: who drops it."""
     payload = raw.rpartition(b"\0")[2]
     changes = {"dropped": True, "dropped_by": by}
-    mended = presentable({**read(payload), **changes}, queue, now)
-    return ruby_json.patch(payload, {**changes, **mended}, TRANSIENT_KEYS)
+    return ruby_entry(payload, changes, queue, TRANSIENT_KEYS)
 
 
 # 4. where it runs

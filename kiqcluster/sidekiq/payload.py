@@ -4,8 +4,8 @@
    Stencil    the same as bytes, for many jobs that differ in arguments and jid only
 2. check      arguments are JSON-native, or an error says where they are not
 3. read       bytes → dict, or MalformedPayload with the reason
-4. presentable   changes an entry so that no page of Ruby's web UI breaks on it
-5. wrap       makes an entry of bytes that are not a job, with the reason
+4. kept       an entry that keeps other bytes whole (of a job: ruby_entries.py)
+   wrap       the same for bytes that are not a job, with the reason
 
 Times are float seconds with a fraction: the only form that Sidekiq 6.4, 7 and 8 all read correctly.
 Source: sidekiq job_util.rb, api.rb; the traps in tests/unit/sidekiq/test_payload.py.
@@ -37,19 +37,20 @@ __all__ = [
     "IDEMPOTENCY_KEY",
     "INVALID_PAYLOAD",
     "LOCALE",
-    "MALFORMED",
     "MAX_EPOCH_SECONDS",
     "MAX_NESTING",
     "META",
     "PROMISED_BY",
     "SCHEDULED_AT",
     "VERSION",
+    "WRAPPED",
     "WRAPPERS",
     "Jid",
     "Payload",
     "QueueName",
     "Stencil",
     "are_plain",
+    "bare",
     "build",
     "check_arguments",
     "check_queue_name",
@@ -57,16 +58,15 @@ __all__ = [
     "decode_backtrace",
     "deferral_count",
     "encode_backtrace",
+    "kept",
     "lock_of",
     "new_jid",
     "new_jids",
     "peek",
-    "presentable",
     "read",
+    "read_object",
     "seconds",
-    "shown",
     "stamp",
-    "unwrap",
     "wrap",
 ]
 
@@ -76,7 +76,7 @@ Payload = dict[str, JSON]
 
 JID_BYTES = 12  # each of them two hex digits of a jid
 MAX_NESTING = 99  # levels, including the payload itself; Ruby's parser stops at 100
-INVALID_PAYLOAD = "Kiqcluster::InvalidPayload"  # class of an entry that keeps bytes which are not a job
+INVALID_PAYLOAD = "Kiqcluster::InvalidPayload"  # class of an entry that keeps other bytes
 WRAPPERS = ("ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper", "Sidekiq::ActiveJob::Wrapper")  # to 7, from 8
 VERSION = "version"  # key of the version of the arguments (GitLab)
 ENCRYPT = "encrypt"  # key of jobs whose last argument is a secret (Sidekiq Enterprise)
@@ -87,11 +87,11 @@ SCHEDULED_AT = "scheduled_at"  # key of the due time of a scheduled job, for the
 LOCALE, CATTR = "locale", "cattr"  # keys of Sidekiq's middleware for I18n and CurrentAttributes; also cattr_1, …
 DROPPED_BY_CANCEL = "cancelled"  # value of `dropped_by`
 DEFERRED_BY_RATE_LIMIT = "rate_limit"  # value of `deferred_by`
-MALFORMED = "kiq_malformed"  # key of the values that a Ruby page cannot show
+WRAPPED = "kiq_wrapped"  # key of an entry that keeps other bytes: "text" or "base64"; no argument can forge it
+WRAPPED_NAME = b'"kiq_wrapped"'  # as it is in those bytes
 MAX_BACKTRACE_BYTES = 10_000_000  # of an unpacked backtrace: any process may have stored it
 GROUP_SYNTAX = frozenset(" ,=*")  # characters with a meaning in a queue group (queue_groups.py)
 PLAIN = frozenset({str, int, bool, NoneType})  # types whose every value is JSON, except for half surrogate pairs
-MAX_RETRY_WINDOW_SECONDS = 1_000_000_000  # of `retry_for` (sidekiq job_util.rb)
 MAX_EPOCH_SECONDS = 1e11  # larger numbers are milliseconds (Sidekiq 8) or invalid
 
 
@@ -237,20 +237,28 @@ def _check_mapping(
 
 
 def read(raw: bytes) -> Payload:
-    """Return the payload in `raw`.
+    """Return the payload in `raw`, or in the bytes that it keeps (`kept`).
 
-    Raises MalformedPayload when it is not JSON, not an object, or has no class.
+    Raises MalformedPayload when that is not JSON, not an object, or has no class.
     """
+    payload = read_object(raw)[1]
+    name = payload.get("class")
+    if type(name) is not str or not name:
+        raise MalformedPayload("the payload names no class to run")
+    return payload
+
+
+def read_object(raw: bytes) -> tuple[bytes, Payload]:
+    """Return a JSON object and its bytes, which are `raw`, or what it keeps (`kept`).  Raises MalformedPayload."""
     try:
         payload = ruby_json.decode(raw)
     except ruby_json.Undecodable as error:
         raise MalformedPayload(f"the payload is not JSON ({error})") from error
     if type(payload) is not dict:
         raise MalformedPayload(f"the payload is JSON, but no object: {type(payload).__name__}")
-    name = payload.get("class")
-    if type(name) is not str or not name:
-        raise MalformedPayload("the payload names no class to run")
-    return payload
+    if WRAPPED in payload and (inner := _unwrapped(raw, payload)) is not None:
+        return read_object(inner)
+    return raw, payload
 
 
 def peek(raw: bytes) -> tuple[str, str]:
@@ -277,102 +285,7 @@ def seconds(value: JSON) -> float | None:
     return value / 1_000 if value >= MAX_EPOCH_SECONDS else float(value)
 
 
-# entries that Ruby's pages can show
-
-
-def presentable(payload: Payload, queue: str, now: float) -> dict[str, JSON]:
-    """Return the changes that an entry of the schedule, retry or dead set needs so that Ruby can show and enqueue it.
-
-    A value that would break a page, or make Ruby's poller lose the entry, moves to `kiq_malformed`; nothing is lost.
-    Source: reference §2.6, tried field by field on Sidekiq 6.4.1, 7.3.10 and 8.1.7.
-    """
-    changes: dict[str, JSON] = {}
-    if not isinstance(payload.get("queue"), str) or not payload["queue"]:
-        changes["queue"] = queue
-    if not isinstance(payload.get("jid"), str) or not payload["jid"]:
-        changes["jid"] = new_jid()
-    if not isinstance(payload.get("class"), str) or not payload["class"]:
-        changes["class"] = INVALID_PAYLOAD
-    _mend_arguments(payload, changes)
-    _mend_times(payload, changes, now)
-    _mend_details(payload, changes)
-    if changes and (malformed := {key: payload[key] for key in changes if key in payload}):
-        earlier = payload.get(MALFORMED)
-        changes[MALFORMED] = {**(earlier if isinstance(earlier, dict) else {}), **malformed}
-    return changes
-
-
-def _mend_arguments(payload: Payload, changes: dict[str, JSON]) -> None:
-    arguments = payload.get("args")
-    if not isinstance(arguments, list):
-        changes["args"] = arguments = []
-    if not arguments and payload.get("encrypt"):  # pages mask the last argument
-        changes["encrypt"] = False
-    wrapped = payload.get("wrapped")
-    is_envelope = _is_envelope(arguments, wrapped) or _is_compressed_envelope(payload, arguments, wrapped)
-    if wrapped and payload.get("class") in WRAPPERS and not is_envelope:
-        changes["wrapped"] = None
-
-
-def _mend_times(payload: Payload, changes: dict[str, JSON], now: float) -> None:
-    for key in ("created_at", "enqueued_at", "failed_at", "retried_at"):
-        if key in payload and seconds(payload[key]) is None:
-            changes[key] = now
-    if "retry_count" in payload and not _is_retry_count(payload["retry_count"]):
-        changes["retry_count"] = 0
-    if payload.get("retry_for") and not _is_retry_window(payload["retry_for"]):
-        changes["retry_for"] = None
-    if "at" in payload and (isinstance(payload["at"], bool) or not isinstance(payload["at"], int | float)):
-        changes["at"] = now
-
-
-def _mend_details(payload: Payload, changes: dict[str, JSON]) -> None:
-    for key in payload:
-        if (key == "cattr" or key.startswith("cattr_")) and not isinstance(payload[key], dict):
-            changes[key] = {}
-    if "tags" in payload and not _is_tag_list(payload["tags"]):
-        changes["tags"] = []
-    for key in ("error_class", "error_message"):
-        if key in payload and not isinstance(payload[key], str):
-            changes[key] = ruby_json.encode(payload[key]).decode()
-    if "error_backtrace" in payload and decode_backtrace(payload["error_backtrace"]) is None:
-        changes["error_backtrace"] = encode_backtrace([])
-
-
-def _is_envelope(arguments: JSON, wrapped: JSON) -> bool:
-    """Return whether pages can show ActiveJob's envelope; of a mailer they show the arguments after three names."""
-    envelope = arguments[0] if isinstance(arguments, list) and arguments else None
-    inner = envelope.get("arguments") if isinstance(envelope, dict) else None
-    if not isinstance(inner, list):
-        return False
-    return wrapped != "ActionMailer::MailDeliveryJob" or (len(inner) > 3 and isinstance(inner[3], dict))
-
-
-def _is_compressed_envelope(payload: Payload, arguments: JSON, wrapped: JSON) -> bool:
-    """Return whether pages can show an envelope that is compressed to a text: that of a mail breaks them."""
-    is_text = isinstance(arguments, list) and bool(arguments) and isinstance(arguments[0], str)
-    return payload.get("compressed") is True and is_text and not str(wrapped).startswith("ActionMailer::")
-
-
-def shown(raw: bytes, queue: str, now: float) -> bytes:
-    """Return any bytes as a payload that Ruby's busy page can show."""
-    payload = ruby_json.decode(raw) if ruby_json.ruby_reads(raw) else None
-    if not isinstance(payload, dict):
-        return ruby_json.encode(presentable({}, queue, now))
-    return ruby_json.patch(raw, presentable(payload, queue, now))
-
-
-def _is_retry_count(value: JSON) -> bool:
-    return type(value) is int and -1 <= value < 2**31  # -1: a first failure that was retried by hand
-
-
-def _is_retry_window(value: JSON) -> bool:
-    """Return whether Ruby's client takes this `retry_for`; Ruby's poller uses it, and loses entries that it refuses."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and value <= MAX_RETRY_WINDOW_SECONDS
-
-
-def _is_tag_list(value: JSON) -> bool:
-    return isinstance(value, list) and all(isinstance(tag, str) for tag in value)
+# backtraces
 
 
 def encode_backtrace(lines: Sequence[str]) -> str:
@@ -395,7 +308,19 @@ def decode_backtrace(stored: JSON) -> list[str] | None:
     return lines if isinstance(lines, list) and all(isinstance(line, str) for line in lines) else None
 
 
-# bytes that are not a job
+# entries that keep other bytes
+
+
+def kept(raw: bytes, keys: Mapping[str, JSON]) -> bytes:
+    """Return an entry that keeps bytes whole in its only argument, under WRAPPED, with these keys.
+
+    Any page can show the entry, and any poller move it.  `read` and `bare` give the bytes back.
+    """
+    try:
+        text, form = raw.decode(), "text"
+    except UnicodeDecodeError:
+        text, form = base64.b64encode(raw).decode(), "base64"
+    return ruby_json.encode({**keys, "args": [text], "class": INVALID_PAYLOAD, WRAPPED: form})
 
 
 def wrap(raw: bytes, queue: str, reason: Exception, now: float) -> bytes:
@@ -403,15 +328,9 @@ def wrap(raw: bytes, queue: str, reason: Exception, now: float) -> bytes:
 
     Ruby stores such bytes bare, without a reason, and loses JSON that is not an object (trap 12).
     """
-    try:
-        kept, encoding = raw.decode(), None
-    except UnicodeDecodeError:
-        kept, encoding = base64.b64encode(raw).decode(), "base64"
-    entry: Payload = {
+    keys = {
         "retry": 0,  # not false: when somebody retries it, a Ruby process would drop it
         "queue": queue,
-        "args": [kept],
-        "class": INVALID_PAYLOAD,
         "jid": new_jid(),
         "created_at": now,
         "failed_at": now,
@@ -419,24 +338,31 @@ def wrap(raw: bytes, queue: str, reason: Exception, now: float) -> bytes:
         "error_class": class_name(reason),
         "error_message": str(reason),
     }
-    if encoding is not None:
-        entry["kiq_encoding"] = encoding
-    return ruby_json.encode(entry)
+    return kept(bare(raw), keys)
 
 
-def unwrap(payload: Payload) -> bytes | None:
-    """Return the bytes that `wrap` kept, when such an entry is tried again; None for any other payload."""
-    arguments = payload.get("args")
-    if payload.get("class") != INVALID_PAYLOAD or not isinstance(arguments, list) or len(arguments) != 1:
-        return None
-    kept = arguments[0]
-    if not isinstance(kept, str):
-        return None
-    if payload.get("kiq_encoding") != "base64":
-        return kept.encode(errors="surrogatepass")
+def bare(raw: bytes) -> bytes:
+    """Return the bytes that an entry keeps, `raw` itself if it is no such entry."""
+    if WRAPPED_NAME not in raw:
+        return raw
     try:
-        return base64.b64decode(kept)
-    except binascii.Error:
+        payload = ruby_json.decode(raw)
+    except ruby_json.Undecodable:
+        return raw
+    inner = _unwrapped(raw, payload) if isinstance(payload, dict) else None
+    return raw if inner is None else bare(inner)
+
+
+def _unwrapped(raw: bytes, payload: Payload) -> bytes | None:
+    """Return the bytes that an entry keeps; None for any other payload: no argument makes one such an entry."""
+    form, arguments = payload.get(WRAPPED), payload.get("args")
+    if type(arguments) is not list or len(arguments) != 1 or type(arguments[0]) is not str or WRAPPED_NAME not in raw:
+        return None
+    if form == "text":
+        return arguments[0].encode(errors="surrogatepass")
+    try:
+        return base64.b64decode(arguments[0]) if form == "base64" else None
+    except ValueError:  # binascii.Error, or a letter beyond ASCII
         return None
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "patch",
     "ruby_float",
     "ruby_reads",
+    "ruby_writes",
     "write_floats_as",
 ]
 
@@ -172,7 +173,7 @@ def members(raw: bytes) -> dict[str, Any]:
 
 
 def _spelled_members(raw: bytes) -> Iterator[tuple[str, str, str]]:
-    """Yield each member of a JSON object by the standard library's scanner: its name, and its name and value as text."""
+    """Yield the name of each member of a JSON object, and its name and value as they are spelled."""
     if not isinstance(decode(raw), dict):
         raise Undecodable("not a JSON object")
     text, scanner = raw.decode(), json.JSONDecoder(parse_int=_parse_int)
@@ -191,14 +192,18 @@ def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def ruby_reads(raw: bytes) -> bool:
-    """Return whether Ruby can parse these bytes, which we can parse, and write them again.
+    """Return whether Ruby can parse these bytes, which we can parse, and write them again."""
+    try:
+        return ruby_writes(decode(raw))
+    except Undecodable:
+        return False
+
+
+def ruby_writes(value: JSON) -> bool:
+    """Return whether Ruby can parse this value, and write it again.
 
     It cannot with half a surrogate pair, more than 100 levels, or a number out of range: it reads 1e400 as infinity.
     """
-    try:
-        value = decode(raw)
-    except Undecodable:
-        return False
     return _has_room(value, RUBY_MAX_NESTING)
 
 

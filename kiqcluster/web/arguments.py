@@ -24,7 +24,7 @@ __all__ = ["MAX_PAGE_CHARACTERS", "FormatArguments", "as_json", "other_keys", "s
 
 FormatArguments = Callable[[str, list[Any]], str | None]
 MARKS = (HIDDEN_ARGUMENT, LEFT_OUT_ARGUMENTS)  # of the filter, which are no values
-ARGUMENT_KEYS = re.compile("args|arguments|params|cattr|kiq_malformed", re.IGNORECASE)  # unique_args, lock_args, …
+ARGUMENT_KEYS = re.compile("args|arguments|params|cattr", re.IGNORECASE)  # unique_args, lock_args, …
 MIN_HIDDEN_CHARACTERS = 4  # of an argument that is looked for in other keys
 MAX_TEXTS, MAX_KEY_CHARACTERS = 500, 1_000
 UNPRINTABLE = "[cannot be printed]"

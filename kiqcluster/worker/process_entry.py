@@ -13,12 +13,14 @@ from typing import Any
 import psutil
 
 from kiqcluster.control.process_registry import CLUSTER_FIELD, SUPERVISOR_FIELD
+from kiqcluster.errors import MalformedPayload
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.version import VERSION
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
-from kiqcluster.sidekiq.payload import peek, shown
+from kiqcluster.sidekiq.payload import peek, wrap
 from kiqcluster.sidekiq.queue_groups import Mode
+from kiqcluster.sidekiq.ruby_entries import ruby_entry
 from kiqcluster.store.wire import Command
 from kiqcluster.worker.run.job_run import JobRun
 
@@ -84,7 +86,10 @@ class ProcessEntry:
         if len(raw) > MAX_SHOWN_BYTES:
             name, jid = peek(raw)
             raw = ruby_json.encode({"class": name, "jid": jid, "args": [f"({len(raw)} bytes, not shown)"]})
-        payload = shown(raw, unit.queue, run.since)
+        try:
+            payload = ruby_entry(raw, {}, unit.queue)
+        except MalformedPayload as error:
+            payload = wrap(raw, unit.queue, error, run.since)
         return ruby_json.encode({"queue": unit.queue, "payload": payload.decode(), "run_at": int(run.since)})
 
     def describe(self, identity: str) -> bytes:

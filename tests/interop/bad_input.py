@@ -6,9 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from kiqcluster.sidekiq.payload import unwrap
+from kiqcluster.sidekiq.payload import bare
+from kiqcluster.sidekiq.ruby_json import Undecodable, decode
 
-__all__ = ["CASES", "Case", "case_of", "marked"]
+__all__ = ["CASES", "Case", "case_of", "is_json", "marked"]
 
 ACTIVE_JOB = "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper"
 
@@ -67,9 +68,9 @@ CASES = {
         "unknown",
     ),
     "half a surrogate pair": Case(
-        b'{"class":"Acme::Fragile","retry":true,"args":["\\ud800"],"jid":"a1"}', "dead", "broken"
+        b'{"class":"Acme::Fragile","retry":true,"args":["\\ud800"],"jid":"a1"}', "retry", "broken"
     ),
-    "numbers beyond floats": Case(b'{"class":"Acme::Fragile","retry":true,"args":[1e400,-1e400]}', "dead", "broken"),
+    "numbers beyond floats": Case(b'{"class":"Acme::Fragile","retry":true,"args":[1e400,-1e400]}', "retry", "broken"),
     "very long integer": Case(
         b'{"class":"Acme::Fragile","retry":true,"args":[' + b"9" * 6_000 + b"]}", "retry", "broken"
     ),
@@ -77,7 +78,7 @@ CASES = {
         b'{"class":"Acme::Fragile","retry":true,"args":' + b"[" * 99 + b"]" * 99 + b"}", "retry", "broken"
     ),
     "deeper than Ruby goes": Case(
-        b'{"class":"Acme::Fragile","retry":true,"args":' + b"[" * 150 + b"]" * 150 + b"}", "dead", "broken"
+        b'{"class":"Acme::Fragile","retry":true,"args":' + b"[" * 150 + b"]" * 150 + b"}", "retry", "broken"
     ),
     # retry options
     "negative retry": Case(job(retry=-1), "dead", "broken"),
@@ -137,9 +138,19 @@ def marked(name: str, raw: bytes) -> bytes:
     return b'{"case":' + json.dumps(name).encode() + comma + raw[1:]
 
 
-def case_of(entry: dict[str, Any]) -> str:
-    """Return the case that became an entry: by its mark, or by the bytes that were wrapped."""
-    if "case" in entry:
-        return str(entry["case"])
-    kept = unwrap(entry)
-    return next(name for name, case in CASES.items() if marked(name, case.raw) == kept)
+def is_json(raw: bytes) -> bool:
+    """Return whether bytes are an object that could be written as JSON again."""
+    try:
+        json.dumps(json.loads(raw), ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return False
+    return raw.startswith(b"{")
+
+
+def case_of(raw: bytes) -> str:
+    """Return the case that became an entry: by its mark, or by the bytes that the entry keeps."""
+    kept = bare(raw)
+    try:
+        return str(decode(kept)["case"])
+    except (Undecodable, TypeError, KeyError):
+        return next(name for name, case in CASES.items() if marked(name, case.raw) == kept)

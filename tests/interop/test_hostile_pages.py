@@ -8,7 +8,7 @@ import pytest
 
 from kiqcluster.api import DeadSet, Queue, RetrySet, ScheduledSet
 from kiqcluster.process.runtime import Setup, using_setup
-from tests.interop.bad_input import CASES, marked
+from tests.interop.bad_input import CASES, is_json, marked
 from tests.kit import cluster, wait_until
 
 pytestmark = pytest.mark.ruby
@@ -95,15 +95,6 @@ def test_every_page_is_shown_once_a_cluster_has_had_them_again(strange, redis_se
         wait_until(lambda: sum(strange.call("ZCARD", name) for name in SETS) == EVERYTHING, "every outcome")
         assert broken(ruby, ruby_web) == {}
     assert count_jobs(strange) == EVERYTHING
-
-
-def is_json(raw):
-    """Return whether bytes are an object that could be written as JSON again."""
-    try:
-        json.dumps(json.loads(raw), ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError):
-        return False
-    return raw.startswith(b"{")
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if is_json(case.raw)])

@@ -35,7 +35,7 @@ FIELDS = (
     *(
         "encryption",
         "key_version",
-        "kiq_encoding",
+        "kiq_wrapped",
         "log_level",
         "timeout",
         "timeout_hard",

@@ -18,8 +18,9 @@ from kiqcluster.ipc.running_jobs import TOKEN_BYTES, RunningJobs
 from kiqcluster.process.config import Config
 from kiqcluster.process.config_sources import load
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.payload import check_arguments, presentable, read, unwrap, wrap
+from kiqcluster.sidekiq.payload import bare, check_arguments, wrap
 from kiqcluster.sidekiq.queue_groups import concurrency_for, parse_group
+from kiqcluster.sidekiq.ruby_entries import misfits, ruby_entry
 from kiqcluster.supervisor.cluster.respawn import BURST_WINDOW_SECONDS, History, after_death
 from kiqcluster.worker.fetch.queue_order import QueueOrder
 from kiqcluster.worker.run.retry import delay, plan
@@ -47,7 +48,7 @@ TIMES = ("created_at", "enqueued_at", "failed_at", "retried_at")
 RETRIES = ("retry", "retry_count", "retry_for", "retry_queue", "dead", "backtrace")
 ERRORS = ("error_class", "error_message", "error_backtrace")
 payload_keys = st.sampled_from(
-    ("class", "args", "jid", "queue", "tags", "wrapped", "encrypt", *TIMES, *RETRIES, *ERRORS, "kiq_malformed", "other")
+    ("class", "args", "jid", "queue", "tags", "wrapped", "encrypt", *TIMES, *RETRIES, *ERRORS, "cattr", "other")
 )
 payloads = st.dictionaries(payload_keys, json_values, max_size=8)
 
@@ -186,25 +187,27 @@ def test_arguments_that_pass_the_check_come_back_unchanged(arguments: list[Any])
 
 
 @given(payloads)
-def test_whatever_is_in_a_payload_it_can_be_made_presentable_in_one_step(payload: dict[str, Any]) -> None:
-    mended = {**payload, **presentable(payload, "default", NOW)}
+def test_whatever_is_in_a_payload_ruby_can_show_and_enqueue_its_entry(payload: dict[str, Any]) -> None:
+    entry = ruby_json.decode(ruby_entry(ruby_json.encode(payload), {}, "default"))
 
-    assert presentable(mended, "default", NOW) == {}
+    assert misfits(entry) == []
+    assert ruby_json.ruby_writes(entry)
 
 
 @given(payloads)
-def test_making_it_presentable_loses_no_value(payload: dict[str, Any]) -> None:
-    changes = presentable(payload, "default", NOW)
+def test_an_entry_has_every_value_of_its_job(payload: dict[str, Any]) -> None:
+    raw = ruby_json.encode(payload)
 
-    replaced = {key: payload[key] for key in changes.keys() & payload.keys() if key != "kiq_malformed"}
-    assert repr(sorted(replaced.items())) == repr(
-        sorted((key, value) for key, value in changes.get("kiq_malformed", {}).items() if key in replaced)
-    )
+    carried = ruby_json.members(bare(ruby_entry(raw, {"error_class": "E"}, "default")))
+
+    unset = {key for key in ("queue", "jid", "args") if payload.get(key) is None}
+    for key, value in ruby_json.members(raw).items():
+        assert key in {"error_class", "queue", *unset} or bytes(carried[key]) == bytes(value) or payload[key] == ""
 
 
 @given(st.binary(max_size=50))
 def test_bytes_that_are_wrapped_come_back(raw: bytes) -> None:
-    assert unwrap(read(wrap(raw, "default", ValueError("x"), NOW))) == raw
+    assert bare(wrap(raw, "default", ValueError("x"), NOW)) == raw
 
 
 @given(payloads, json_values, st.integers(0, 30))
@@ -215,11 +218,7 @@ def test_a_failure_of_any_payload_has_a_plan_that_can_be_stored(
 
     assert planned.count >= 0
     assert is_storable(dict(planned.changes))
-    mended = presentable({**payload, **planned.changes}, "default", NOW)
-    assert (
-        not {"retry_count", "failed_at", "retried_at"} & planned.changes.keys() & mended.keys()
-        or planned.count >= 2**31
-    )
+    assert not planned.changes.keys() & misfits({**payload, **planned.changes})
 
 
 @given(json_values | st.integers() | st.floats(), st.integers(min_value=0))

@@ -15,7 +15,8 @@ from kiqcluster.api import DeadSet, JobSet, RetrySet, ScheduledSet, SortedEntry
 from kiqcluster.errors import InvalidPush, JobKilled, KiqError, RedisRefused, UsageError
 from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
-from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, read, unwrap, wrap
+from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, bare, wrap
+from kiqcluster.sidekiq.ruby_entries import misfits
 from kiqcluster.store import Store
 from tests.kit import ManualClock, RedisServer
 from tests.stored_jobs import NOW, add_entries, entries, fill_set, job, numbers
@@ -278,25 +279,27 @@ class TestRetry:
         assert one(DeadSet()).retry()
 
         (pushed,) = queued(store, "default")
-        assert unwrap(read(pushed)) == b"\xff\xfe"
+        assert bare(pushed) == b"\xff\xfe"
 
     @pytest.mark.parametrize(
-        ("entry", "queue", "pushed"),
+        ("entry", "queue", "kept"),
         [
             (b"not json", "default", b"not json"),
             (b'{"args":[]}', "default", b'{"args":[]}'),
+            (b'{"args":[],"queue":"mailers"}', "mailers", b'{"args":[],"queue":"mailers"}'),
             (wrap(b"not json", "mailers", ValueError("x"), NOW), "mailers", b"not json"),
         ],
-        ids=["no JSON", "no class", "wrapped text"],
+        ids=["no JSON", "no class", "no class, but a queue", "wrapped text"],
     )
     def test_bytes_that_are_no_job_are_tried_again_as_they_were(
-        self, store: Store, setup: Setup, entry: bytes, queue: str, pushed: bytes
+        self, store: Store, setup: Setup, entry: bytes, queue: str, kept: bytes
     ) -> None:
         add_entries(store, "dead", (NOW, entry))
 
         assert one(DeadSet()).retry()
 
-        assert queued(store, queue) == [pushed]
+        (pushed,) = queued(store, queue)
+        assert bare(pushed) == kept
         assert len(DeadSet()) == 0
 
     @pytest.mark.parametrize("raw", [b"123", b"null", b"[]", b'"x"'])
@@ -310,7 +313,7 @@ class TestRetry:
         assert one(DeadSet()).retry()
 
         (pushed,) = queued(store, "mailers" if is_wrapped else "default")
-        assert unwrap(json.loads(pushed)) == raw
+        assert bare(pushed) == raw
 
     def test_a_job_that_only_ruby_could_not_read_is_retried_as_a_job(self, store: Store, setup: Setup) -> None:
         raw = b'{"class":"X","args":["\\ud800"],"jid":"a","queue":"q","retry_count":1}'
@@ -319,7 +322,7 @@ class TestRetry:
         assert one(DeadSet()).retry()
 
         (pushed,) = queued(store, "q")
-        assert pushed.startswith(raw.replace(b'"retry_count":1}', b'"retry_count":0'))
+        assert bare(pushed).startswith(raw.replace(b'"retry_count":1}', b'"retry_count":0'))
 
     def test_a_job_without_a_queue_goes_to_default(self, retries: RetrySet, store: Store) -> None:
         add_entries(store, "retry", (NOW, b'{"class":"X","args":[],"jid":"a"}'))
@@ -434,9 +437,9 @@ class TestDeadSet:
     ) -> None:
         DeadSet().bury({"class": "X", "args": [1], "jid": "a", "tags": "oops"})
 
-        payload = one(DeadSet()).payload
-        assert payload["queue"] == "default"
-        assert payload["tags"] == []
+        entry = one(DeadSet())
+        assert (entry.display_class, entry["queue"], entry["tags"]) == ("X", "default", "oops")
+        assert misfits(json.loads(entry.raw)) == []
         assert [isinstance(error, JobKilled) for _, error in deaths] == [True]
 
     def test_what_redis_does_not_take_calls_no_death_handlers(

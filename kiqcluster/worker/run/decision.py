@@ -8,7 +8,6 @@ decide        facts → outcome
 | returned                                       | the outcome that middleware returned, else Done      |
 | did not begin, for the process stood still     | Requeue                                              |
 | may not begin, by a begin row                  | Dropped, Deferred or Parked, as the row says         |
-| may not run now, and Ruby cannot read it       | as one that failed, since no set may keep it         |
 | raised Interrupted                             | Interrupted if the process stops, else Deferred      |
 | gave way to other jobs of its queue            | Interrupted, to the back of its queue                |
 | was cut off by a forced stop                   | Interrupted, until it has had too many of these      |
@@ -97,8 +96,8 @@ class Disposition(Enum):
 class Facts:
     """The facts that decide about a unit.
 
-    now: epoch seconds.  raw: the unit's bytes.  entry: these with what the outcome changes; None where Ruby could not
-    read and enqueue them.  returned: by middleware.  is_stopping: the process.  plan: of a failure.
+    now: epoch seconds.  raw: the unit's bytes.  entry: these with what the outcome changes; None where it changes
+    nothing, or they are not a job.  returned: by middleware.  is_stopping: the process.  plan: of a failure.
     retry_in, retries_exhausted: what the job's hooks answered; None where none was asked.
     retry_delay: seconds.  verdict: of the begin rows; None where they could not be asked.
     is_kept: False where the job's options say that it is not kept once it is dead.
@@ -162,8 +161,7 @@ def _disposition_of_failure(facts: Facts) -> Disposition:
     assert plan is not None, "a failure has a plan"
     if not plan.wanted:  # a job that could not begin is kept: nobody has decided that it may be forgotten
         return Disposition.GIVE_UP if isinstance(facts.error, CannotRun) else Disposition.DISCARD
-    # Ruby's poller would pop an entry that it cannot enqueue from our retry set, and drop it.
-    if plan.exhausted or facts.entry is None or facts.retry_in is KILL:
+    if plan.exhausted or facts.retry_in is KILL:
         return Disposition.GIVE_UP
     return Disposition.DISCARD if facts.retry_in is DISCARD else Disposition.RETRY
 
@@ -180,7 +178,7 @@ def decide(facts: Facts) -> Outcome:
             to_back = facts.ending is Ending.GAVE_WAY and not facts.is_stopping
             return Interrupted(facts.entry if is_forced and facts.entry else facts.raw, to_back)
         case Disposition.DEFER:
-            assert facts.entry is not None, "only what Ruby can enqueue is deferred"
+            assert facts.entry is not None, "a deferral writes its keys"
             return Deferred(facts.entry, facts.now + _deferral_seconds(facts))
         case Disposition.DROP:
             return Dropped(facts.raw if facts.entry is None else facts.entry, facts.now)
@@ -190,7 +188,7 @@ def decide(facts: Facts) -> Outcome:
             largest, *more = facts.verdict.row.arguments
             return Parked(facts.verdict.row.key, int(largest), str(more[0]) if len(more) > 1 else "")
         case Disposition.RETRY:
-            assert facts.entry is not None, "only what Ruby can enqueue is retried"
+            assert facts.entry is not None, "a failure writes its keys"
             return Retry(facts.entry, facts.now + facts.retry_delay)
         case Disposition.DISCARD:
             return Discard()

@@ -1,7 +1,7 @@
-"""Entries: a unit's bytes → payload, and its bytes with changes → an entry of a set, or of its queue.  Pure.
+"""Entries: a unit's bytes → payload, and the keys that it gets which may not run now.  Pure.
 
-Settle writes a unit's bytes back with some keys replaced: compressed arguments stay so, and a job's changes to its own
-copy are not written.
+Settle writes a unit's bytes back with some keys replaced (sidekiq/ruby_entries): compressed arguments stay so, and a
+job's changes to its own copy are not written.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from kiqcluster.errors import MalformedPayload
-from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.compression import COMPRESSED, decompressed, is_compressed
-from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, PROMISED_BY, Payload, deferral_count, presentable, read, unwrap
+from kiqcluster.sidekiq.payload import PROMISED_BY, Payload, deferral_count, read
 from kiqcluster.store.engine.units import BeginVerdict, Unit
 
-__all__ = ["DEFERRAL_KEYS", "TRANSIENT_KEYS", "deferral", "entry_for_ruby", "patched", "read_job", "refusal"]
+__all__ = ["DEFERRAL_KEYS", "TRANSIENT_KEYS", "deferral", "read_job", "refusal"]
 
 TRANSIENT_KEYS = ("at", "enqueued_at")  # that entries of the schedule set do not have
 MAX_PROMISES = 9  # of earlier limits that a payload names
@@ -24,9 +23,6 @@ DEFERRAL_KEYS = ("deferred", "deferred_by", PROMISED_BY)  # that a job which has
 def read_job(unit: Unit) -> Payload:
     """Return the job of a unit, its arguments decompressed.  Raises MalformedPayload."""
     payload = read(unit.payload)
-    if payload["class"] == INVALID_PAYLOAD and (kept := unwrap(payload)) is not None:
-        unit.payload = kept  # an entry of ours that holds bytes which were not a job, and that is retried by hand
-        payload = read(kept)
     if COMPRESSED in payload and is_compressed(payload):
         payload = decompressed(payload)
     arguments = payload.get("args")
@@ -35,18 +31,6 @@ def read_job(unit: Unit) -> Payload:
     elif type(arguments) is not list:
         raise MalformedPayload(f"args is of type {type(arguments).__name__}, not a list")
     return payload
-
-
-def patched(unit: Unit, changes: Any, now: float, without: tuple[str, ...] = ()) -> bytes:
-    """Return the unit's bytes with changes, and with the mended keys that Ruby's pages need."""
-    mended = presentable({**ruby_json.decode(unit.payload), **changes}, unit.queue, now)
-    return ruby_json.patch(unit.payload, {**changes, **mended}, without)
-
-
-def entry_for_ruby(unit: Unit, changes: Any, now: float, without: tuple[str, ...] = ()) -> bytes | None:
-    """Return the same, or None where Ruby could not read and enqueue it."""
-    entry = patched(unit, changes, now, without)
-    return entry if ruby_json.ruby_reads(entry) else None
 
 
 def refusal(payload: Payload, verdict: BeginVerdict) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from typing import Any
 from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.errors import (
     CannotRun,
-    CannotWait,
     GaveWay,
     JobCancelled,
     MalformedPayload,
@@ -55,10 +54,10 @@ from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Run, Runtime
 from kiqcluster.process.service import run_coroutine
 from kiqcluster.process.tallies import DEFERRED, DROPPED
-from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.encryption import KEY_VERSION
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Dropped, Effect, Interrupted, Outcome, Parked, Retry
-from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, Payload, lock_of, read
+from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, Payload, lock_of, read, read_object
+from kiqcluster.sidekiq.ruby_entries import misfits, ruby_entry
 from kiqcluster.store.engine.units import BeginVerdict, Unit
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
 from kiqcluster.worker.run import retry
@@ -74,8 +73,6 @@ from kiqcluster.worker.run.entries import (
     DEFERRAL_KEYS,
     TRANSIENT_KEYS,
     deferral,
-    entry_for_ruby,
-    patched,
     read_job,
     refusal,
 )
@@ -270,26 +267,24 @@ class Execution:
     # 1. read
 
     def _bury_unreadable(self, unit: Unit, error: MalformedPayload) -> Outcome:
-        """Return Dead for bytes that are not a job: as they are if Ruby's pages can show them, else wrapped."""
+        """Return Dead for bytes that are not a job, or whose arguments cannot be read."""
         now = self._runtime.clock.now()
         self._setup.notify_error_handlers(
             error, {"context": "malformed payload", "queue": unit.queue, "payload": unit.payload}
         )
         self._report.log_failed("cannot run, buried", error)
-        try:
-            payload = ruby_json.decode(unit.payload)
-        except ruby_json.Undecodable:
-            payload = None
-        entry = None
-        if isinstance(payload, dict):
+        entry = payload = None
+        with suppress(MalformedPayload):
+            payload = read_object(unit.payload)[1]
+        if payload is not None and not {"class", "args"}.intersection(misfits(payload)):
             changes = {**retry.describe_error(error), "failed_at": now, "retry_count": 0}
-            entry = patched(unit, changes, now, DEFERRAL_KEYS)
+            entry = ruby_entry(unit.payload, changes, unit.queue, DEFERRAL_KEYS)
         if isinstance(error, PayloadDecompressionError):
             self._report.tally(self._registry.find(read(unit.payload))[0], unit.queue).count("dead")
         outcome = decide(
             Facts(ending=Ending.NOT_A_JOB, now=now, raw=unit.payload, queue=unit.queue, entry=entry, error=error)
         )
-        if not isinstance(payload, dict):
+        if payload is None:
             return outcome
         rows = [*outcome.effects, *tasks.error_rows(payload, self._store.keys, error)]  # no feature is asked about it
         if (lock := lock_of(payload)) is not None:
@@ -333,8 +328,9 @@ class Execution:
         """Return Deferred for a job that another release or configuration can run, None if it has waited enough."""
         changes = deferral(payload, reason)
         count, now = changes["deferred_count"], self._runtime.clock.now()
-        if count > MAX_DEFERRALS or (entry := entry_for_ruby(unit, changes, now, TRANSIENT_KEYS)) is None:
+        if count > MAX_DEFERRALS:
             return None
+        entry = ruby_entry(unit.payload, changes, unit.queue, TRANSIENT_KEYS)
         detail = f" for {DEFERRAL_SECONDS:.0f} s ({count} of {MAX_DEFERRALS})"
         self._report.log_failed("deferred", error, detail=detail)
         return decide(Facts(ending=ending, now=now, entry=entry))
@@ -419,7 +415,7 @@ class Execution:
             stops = self._stopping.is_set()
             return decide(Facts(ending=Ending.GAVE_WAY, raw=run.unit.payload, is_stopping=stops))
         if retry.was_interrupted(error):
-            return self._yielded(run, definition)
+            return self._yielded(run)
         if isinstance(error, PayloadDecryptionError):
             return self._undecrypted(run.unit, payload, error)
         if isinstance(error, NormalFailure):  # its task is told (features/tasks)
@@ -537,16 +533,13 @@ class Execution:
         changes = {} if verdict is None or not verdict.reason else refusal(payload, verdict)
         if verdict is not None and verdict.reason == DEFERRED_BY_RATE_LIMIT:
             self._report.tally(definition.name, unit.queue).count("rate_limited")
-        entry = entry_for_ruby(unit, changes, now, TRANSIENT_KEYS)
-        if entry is None and verdict is not None and verdict.action == "defer":
-            return self._failed(run, definition, CannotWait(verdict.reason or "Redis refuses its begin rows"))
+        entry = ruby_entry(unit.payload, changes, unit.queue, TRANSIENT_KEYS)
         return decide(Facts(ending=Ending.NOT_ADMITTED, now=now, raw=unit.payload, entry=entry, verdict=verdict))
 
-    def _yielded(self, run: JobRun, definition: Definition) -> Outcome:
+    def _yielded(self, run: JobRun) -> Outcome:
         unit, now, is_stopping = run.unit, self._runtime.clock.now(), self._stopping.is_set()
-        entry = None if is_stopping else entry_for_ruby(unit, {}, now, TRANSIENT_KEYS + DEFERRAL_KEYS)
-        if entry is None and not is_stopping:
-            return self._failed(run, definition, CannotWait("it raised Interrupted"))
+        keys = TRANSIENT_KEYS + DEFERRAL_KEYS
+        entry = None if is_stopping else ruby_entry(unit.payload, {}, unit.queue, keys)
         return decide(Facts(ending=Ending.YIELDED, now=now, raw=unit.payload, entry=entry, is_stopping=is_stopping))
 
     def _failed(self, run: JobRun, definition: Definition | None, raised: BaseException) -> Outcome:
@@ -563,7 +556,7 @@ class Execution:
             now=now,
             raw=unit.payload,
             queue=unit.queue,
-            entry=entry_for_ruby(unit, plan.changes, now, DEFERRAL_KEYS),
+            entry=ruby_entry(unit.payload, plan.changes, unit.queue, DEFERRAL_KEYS),
             error=error,
             plan=plan,
             is_kept=payload.get("dead") is not False,
@@ -592,7 +585,7 @@ class Execution:
             reason = CannotRun(f"interrupted {count} times by forced stops; {definition.name} allows {limit}")
             changes = {"interrupted_count": count, "failed_at": now, "retry_count": 0, **retry.describe_error(reason)}
             return self._give_up(unit, payload, definition, Ending.FORCED_STOP, reason, changes, now)
-        entry = ruby_json.patch(unit.payload, {"interrupted_count": count})
+        entry = ruby_entry(unit.payload, {"interrupted_count": count}, unit.queue)
         return decide(Facts(ending=Ending.FORCED_STOP, now=now, entry=entry))
 
     def _cut_off(self, run: JobRun, end: Callable[[JobRun], Outcome]) -> Outcome:
@@ -610,7 +603,7 @@ class Execution:
         """Return Dropped for a job that was cancelled while it ran."""
         by = CANCELLATIONS.name if run.context is None else run.context.cancelled_by
         unit, now, verdict = run.unit, self._runtime.clock.now(), BeginVerdict("drop", reason=by)
-        entry = entry_for_ruby(unit, refusal({}, verdict), now, TRANSIENT_KEYS)
+        entry = ruby_entry(unit.payload, refusal({}, verdict), unit.queue, TRANSIENT_KEYS)
         self._report.emit("job_dropped", reason=verdict.reason)
         return decide(Facts(ending=Ending.NOT_ADMITTED, now=now, raw=unit.payload, entry=entry, verdict=verdict))
 
@@ -652,7 +645,7 @@ class Execution:
             now=now,
             raw=unit.payload,
             queue=unit.queue,
-            entry=entry_for_ruby(unit, changes, now),
+            entry=ruby_entry(unit.payload, changes, unit.queue),
             error=error,
             is_kept=payload.get("dead") is not False,
         )

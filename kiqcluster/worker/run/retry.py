@@ -49,22 +49,23 @@ def plan(payload: Payload, queue: str, error: BaseException, option: JSON, max_r
     max_retries, as in Ruby.
     """
     changes: dict[str, JSON] = {"queue": _queue(payload, queue), **describe_error(error)}
-    before = payload.get("retry_count")
-    if "failed_at" in payload and isinstance(before, int) and not isinstance(before, bool):
+    before, first = payload.get("retry_count"), seconds(payload.get("failed_at"))
+    count = 0
+    # Other clients write null, and a count of 0, into a payload that has not failed yet.
+    if type(before) is int and payload.get("failed_at") not in (None, False):
         count = max(0, before + 1)  # Ruby's "retry now" takes one off, so a first failure comes back with -1
         changes["retried_at"] = stamp(now)
-    else:
-        count = 0
+    if first is None or "retried_at" not in changes:
         changes["failed_at"] = stamp(now)
     changes["retry_count"] = count
     lines = payload.get("backtrace")
     if lines:
         changes["error_backtrace"] = encode_backtrace(_backtrace(error, lines))
     limit = option if isinstance(option, int) and not isinstance(option, bool) else max_retries
-    first = seconds(payload.get("failed_at")) or now
     window = payload.get("retry_for")
     if isinstance(window, int | float) and not isinstance(window, bool) and window:
-        exhausted = window < now - first  # not a sum: an integer beyond the floats compares, but does not add
+        age = now - (now if first is None else first)
+        exhausted = window < age  # not a sum: an integer beyond the floats compares, but does not add
     else:
         exhausted = count >= limit
     return Plan(changes, count, option is not None and option is not False, exhausted)

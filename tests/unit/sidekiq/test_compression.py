@@ -13,7 +13,8 @@ from hypothesis import strategies as some
 
 from kiqcluster.errors import MalformedPayload, PayloadDecompressionConflictError, PayloadDecompressionError
 from kiqcluster.sidekiq.compression import compressed, decompressed, is_compressed, may_be_compressed
-from kiqcluster.sidekiq.payload import WRAPPERS, presentable
+from kiqcluster.sidekiq.payload import WRAPPERS
+from kiqcluster.sidekiq.ruby_entries import misfits
 from kiqcluster.sidekiq.ruby_json import decode, encode, members
 
 VALUES = some.recursive(
@@ -136,6 +137,6 @@ def test_only_gitlabs_value_of_the_key_counts(value: Any) -> None:
 def test_pages_need_no_change_of_a_compressed_envelope() -> None:
     envelope = payload(**{"class": WRAPPERS[0]}, wrapped="SyncJob", args=[packed(b"[{}]")], queue="q")
 
-    assert presentable(envelope, "q", 1.5) == {}
-    assert presentable({**envelope, "args": []}, "q", 1.5)["wrapped"] is None
-    assert presentable({**envelope, "wrapped": "ActionMailer::MailDeliveryJob"}, "q", 1.5)["wrapped"] is None
+    assert misfits(envelope) == []
+    assert misfits({**envelope, "args": []}) == ["wrapped"]
+    assert misfits({**envelope, "wrapped": "ActionMailer::MailDeliveryJob"}) == ["wrapped"]

@@ -23,18 +23,18 @@ from kiqcluster.sidekiq.payload import (
     Jid,
     Stencil,
     are_plain,
+    bare,
     build,
     check_arguments,
     check_queue_name,
     decode_backtrace,
     deferral_count,
     encode_backtrace,
+    kept,
     new_jid,
     new_jids,
-    presentable,
     read,
     seconds,
-    unwrap,
     wrap,
 )
 
@@ -312,138 +312,6 @@ def test_a_time_of_any_sidekiq_is_read_as_seconds(value: Any, expected: float | 
     assert seconds(value) == expected
 
 
-SOUND = {
-    "retry": True,
-    "queue": "default",
-    "args": [],
-    "class": "X",
-    "jid": "0" * 24,
-    "created_at": NOW,
-    "enqueued_at": 1_795_168_815_271,
-    "failed_at": NOW,
-    "retried_at": NOW,
-    "retry_count": 3,
-    "tags": ["a"],
-    "error_class": "E",
-    "error_message": "",
-    "error_backtrace": encode_backtrace(["a:1:in 'f'"]),
-}
-
-
-class TestPresentable:
-    def test_an_entry_that_every_page_shows_is_left_alone(self) -> None:
-        assert presentable(SOUND, "default", NOW) == {}
-
-    @pytest.mark.parametrize(
-        ("key", "expected"), [("queue", "mails"), ("class", INVALID_PAYLOAD), ("args", [])], ids=str
-    )
-    def test_a_key_that_the_pages_need_is_supplied(self, key: str, expected: object) -> None:
-        payload = {name: value for name, value in SOUND.items() if name != key}
-
-        assert presentable(payload, "mails", NOW) == {key: expected}
-
-    def test_a_jid_is_supplied_for_without_one_an_entry_cannot_be_reached(self) -> None:
-        changes = presentable({name: value for name, value in SOUND.items() if name != "jid"}, "mails", NOW)
-
-        assert list(changes) == ["jid"]
-        assert len(changes["jid"]) == 24
-
-    @pytest.mark.parametrize(
-        "key", ["created_at", "enqueued_at", "failed_at", "retried_at", "retry_count", "tags", "error_class"]
-    )
-    def test_other_keys_may_be_missing(self, key: str) -> None:
-        assert presentable({name: value for name, value in SOUND.items() if name != key}, "default", NOW) == {}
-
-    @pytest.mark.parametrize(
-        ("key", "broken", "mended"),
-        [
-            ("queue", 5, "mails"),
-            ("queue", "", "mails"),
-            ("queue", None, "mails"),
-            ("class", None, INVALID_PAYLOAD),
-            ("class", ["X"], INVALID_PAYLOAD),
-            ("args", None, []),
-            ("args", {"a": 1}, []),
-            ("args", "text", []),
-            ("created_at", "2026-11-20", NOW),
-            ("created_at", None, NOW),
-            ("enqueued_at", "1795168740.5", NOW),
-            ("enqueued_at", True, NOW),
-            ("failed_at", [], NOW),
-            ("retried_at", -1, NOW),
-            ("retry_count", "3", 0),
-            ("retry_count", 1.5, 0),
-            ("retry_count", None, 0),
-            ("retry_count", True, 0),
-            ("retry_count", -2, 0),
-            ("retry_for", "3 days", None),
-            ("retry_for", 1_000_000_001, None),
-            ("at", "soon", NOW),
-            ("cattr", "no hash", {}),
-            ("cattr_0", [1], {}),
-            ("retry_count", 10**30, 0),
-            ("tags", "vip", []),
-            ("tags", {"vip": 1}, []),
-            ("tags", ["vip", 5], []),
-            ("tags", None, []),
-            ("error_class", 5, "5"),
-            ("error_message", {"a": [1.0]}, '{"a":[1.0]}'),
-            ("error_message", None, "null"),
-        ],
-    )
-    def test_a_value_that_breaks_a_page_is_mended_and_kept_aside(self, key: str, broken: Any, mended: Any) -> None:
-        changes = presentable({**SOUND, key: broken}, "mails", NOW)
-
-        assert changes == {key: mended, "kiq_malformed": {key: broken}}
-
-    def test_an_error_text_that_is_a_number_beyond_pythons_digits_is_written_out(self) -> None:
-        changes = presentable({**SOUND, "error_message": 10**5_000}, "mails", NOW)
-
-        assert changes["error_message"] == "1" + "0" * 5_000
-
-    @pytest.mark.parametrize("broken", [5, None, "", ["X"]])
-    def test_a_broken_jid_is_replaced_and_kept_aside(self, broken: Any) -> None:
-        changes = presentable({**SOUND, "jid": broken}, "mails", NOW)
-
-        assert isinstance(changes["jid"], str)
-        assert len(changes["jid"]) == 24
-        assert changes["kiq_malformed"] == {"jid": broken}
-
-    @pytest.mark.parametrize(
-        "broken",
-        [
-            ["a:1"],
-            None,
-            "not base64!",
-            "é",
-            base64.b64encode(b"x").decode(),
-            base64.b64encode(zlib.compress(b"{")).decode(),
-            base64.b64encode(zlib.compress(b"[1]")).decode(),
-            base64.b64encode(zlib.compress(b'{"a":1}')).decode(),
-        ],
-    )
-    def test_a_backtrace_that_is_none_becomes_an_empty_one(self, broken: Any) -> None:
-        changes = presentable({**SOUND, "error_backtrace": broken}, "mails", NOW)
-
-        assert decode_backtrace(changes["error_backtrace"]) == []
-        assert changes["kiq_malformed"] == {"error_backtrace": broken}
-
-    def test_values_set_aside_earlier_stay(self) -> None:
-        changes = presentable({**SOUND, "tags": 1, "kiq_malformed": {"args": None}}, "mails", NOW)
-
-        assert changes["kiq_malformed"] == {"args": None, "tags": 1}
-
-    def test_a_foreign_value_under_our_key_is_replaced(self) -> None:
-        assert presentable({**SOUND, "tags": 1, "kiq_malformed": "x"}, "q", NOW)["kiq_malformed"] == {"tags": 1}
-
-    def test_what_was_mended_needs_no_more_mending(self) -> None:
-        broken = dict.fromkeys(SOUND)
-
-        mended = {**broken, **presentable(broken, "mails", NOW)}
-
-        assert presentable(mended, "mails", NOW) == {}
-
-
 class TestBacktrace:
     def test_lines_come_back(self) -> None:
         lines = ["/app/jobs.py:3:in 'perform'", "é:1:in 'f'"]
@@ -461,34 +329,49 @@ class TestBacktrace:
 class TestWrap:
     @pytest.mark.parametrize("raw", [b"", b"{", b"123", b"\xff\xfe\x00", "é".encode(), b'{"class":5}', b"\x00" * 10])
     def test_bytes_that_are_no_job_are_kept_and_come_back(self, raw: bytes) -> None:
-        entry = read(wrap(raw, "mails", MalformedPayload("not JSON"), NOW))
+        assert bare(wrap(raw, "mails", MalformedPayload("not JSON"), NOW)) == raw
 
-        assert unwrap(entry) == raw
+    def test_the_entry_says_why(self) -> None:
+        entry = ruby_json.decode(wrap(b"\xff", "mails", MalformedPayload("it is no JSON"), NOW))
 
-    def test_the_entry_says_why_and_every_page_shows_it(self) -> None:
-        entry = read(wrap(b"\xff", "mails", MalformedPayload("it is no JSON"), NOW))
-
-        assert presentable(entry, "default", NOW) == {}
         assert entry["class"] == INVALID_PAYLOAD
         assert entry["queue"] == "mails"
         assert (entry["error_class"], entry["error_message"]) == ("kiqcluster.errors.MalformedPayload", "it is no JSON")
         assert (entry["failed_at"], entry["retry_count"], entry["retry"]) == (NOW, 0, 0)
         assert entry["retry"] is not False
 
+    def test_what_is_kept_twice_is_kept_once(self) -> None:
+        once = wrap(b"123", "mails", MalformedPayload("no object"), NOW)
+
+        assert ruby_json.decode(wrap(once, "mails", MalformedPayload("no object"), NOW))["args"] == ["123"]
+
+    def test_a_job_in_it_is_read_and_bytes_that_are_none_say_why(self) -> None:
+        assert read(kept(b'{"class":"X","args":[1]}', {})) == {"class": "X", "args": [1]}
+        with pytest.raises(MalformedPayload, match="no object"):
+            read(kept(b"123", {}))
+
     @pytest.mark.parametrize(
         "payload",
         [
             {"class": "X", "args": ["x"]},
-            {"class": INVALID_PAYLOAD},
-            {"class": INVALID_PAYLOAD, "args": []},
-            {"class": INVALID_PAYLOAD, "args": ["a", "b"]},
-            {"class": INVALID_PAYLOAD, "args": [5]},
-            {"class": INVALID_PAYLOAD, "args": {"0": "a"}},
-            {"class": INVALID_PAYLOAD, "args": ["a"], "kiq_encoding": "base64"},
+            {"class": INVALID_PAYLOAD, "args": ['{"class":"X","args":[]}']},
+            {"class": INVALID_PAYLOAD, "args": [{"kiq_wrapped": "text"}]},
+            {"class": INVALID_PAYLOAD, "args": ['"kiq_wrapped":"text"']},
+            {"class": INVALID_PAYLOAD, "kiq_wrapped": "text"},
+            {"class": INVALID_PAYLOAD, "kiq_wrapped": "text", "args": []},
+            {"class": INVALID_PAYLOAD, "kiq_wrapped": "text", "args": ["a", "b"]},
+            {"class": INVALID_PAYLOAD, "kiq_wrapped": "text", "args": [5]},
+            {"class": INVALID_PAYLOAD, "kiq_wrapped": "text", "args": {"0": "a"}},
+            {"class": INVALID_PAYLOAD, "kiq_wrapped": "base64", "args": ["a"]},
+            {"class": INVALID_PAYLOAD, "kiq_wrapped": "base64", "args": ["é"]},
+            {"class": INVALID_PAYLOAD, "kiq_wrapped": True, "args": ["a"]},
         ],
     )
-    def test_nothing_else_unwraps(self, payload: dict[str, Any]) -> None:
-        assert unwrap(payload) is None
+    def test_nothing_else_keeps_other_bytes(self, payload: dict[str, Any]) -> None:
+        raw = ruby_json.encode(payload)
+
+        assert bare(raw) is raw
+        assert read(raw) == payload
 
 
 class TestDeferralCount:

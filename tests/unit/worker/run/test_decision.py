@@ -85,14 +85,13 @@ def test_what_becomes_of_a_unit(
 @pytest.mark.parametrize(
     ("ending", "plan", "is_counted"),
     [
-        (Ending.FAILED, LEFT, True),
         (Ending.FAILED, LAST, True),
         (Ending.KILLED_PROCESSES, None, True),
         (Ending.NOT_A_JOB, None, False),
         (Ending.UNDECIDABLE, None, True),
     ],
 )
-def test_bytes_that_ruby_cannot_enqueue_are_buried_in_an_envelope(
+def test_bytes_that_are_buried_without_an_entry_are_kept_in_one(
     ending: Ending, plan: Plan | None, is_counted: bool
 ) -> None:
     outcome = decide(Facts(ending=ending, now=NOW, raw=b"\xff", queue="q", error=ERROR, plan=plan))

@@ -8,13 +8,13 @@ import pytest
 
 from kiqcluster import Interrupted, job, limits
 from kiqcluster.application.registry import Registry
-from kiqcluster.errors import CannotWait, OverLimit, RedisRefused
+from kiqcluster.errors import OverLimit, RedisRefused
 from kiqcluster.features.limits.rate_limits import RateLimits
 from kiqcluster.features.versions import VersionCheck
 from kiqcluster.process.runtime import Setup
-from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Effect, Outcome, Retry
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Done, Effect, Outcome, Retry
 from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome
-from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, unwrap
+from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, bare
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store.engine.units import BeginVerdict
 from tests.unit.worker.run.test_execution import Feature, Worker, fail
@@ -99,29 +99,25 @@ class TestRetries:
 
 
 class TestUnreadable:
-    """What must wait, and Ruby's poller would lose, goes to the dead set with its reason; to its queue it came back."""
+    """What must wait, and Ruby cannot read, waits in an entry that Ruby's poller does not lose."""
 
     def run(self, worker: Worker, more: bytes = b"", retry: bytes = b"true") -> Outcome:
         return worker.run_bytes(UNREADABLE % (retry, more))
 
-    def check_buried(self, worker: Worker, outcome: Outcome, reason: str) -> None:
-        assert isinstance(outcome, Dead)
+    def check_deferred(self, outcome: Outcome, reason: str | None) -> None:
+        assert isinstance(outcome, Deferred)
         entry = decode(outcome.payload)
-        assert entry["class"] == INVALID_PAYLOAD
-        assert (unwrap(entry) or b"").startswith(b'{"retry":')
-        assert entry["error_class"] == "kiqcluster.errors.CannotWait"
-        assert f"may not run now ({reason})" in entry["error_message"]
-        assert [type(error) for _, error in worker.mourned] == [CannotWait]
-        assert worker.counted()["sync", "default"].keys() >= {"dead"}
-        assert "skipped" not in worker.counted()["sync", "default"]
-        assert [fields["outcome"] for event, fields in worker.events if event == "job_failed"] == ["failed, buried"]
+        assert (entry["class"], entry["display_class"], entry["jid"]) == (INVALID_PAYLOAD, "sync", "a" * 24)
+        kept = bare(outcome.payload)
+        assert b'"args":[1e400]' in kept
+        assert decode(kept).get("deferred_by") == reason
 
     @pytest.mark.parametrize("retry", [b"true", b"false", b"0"])
     def test_a_newer_version(self, worker: Worker, retry: bytes) -> None:
         job(name="sync")(fail)
         worker.play(VersionCheck())
 
-        self.check_buried(worker, self.run(worker, b',"version":9', retry), "version")
+        self.check_deferred(self.run(worker, b',"version":9', retry), "version")
 
     def test_what_a_begin_row_defers(self, worker: Worker) -> None:
         job(name="sync")(fail)
@@ -129,24 +125,24 @@ class TestUnreadable:
         worker.play(Feature([row]))
         worker.verdict = BeginVerdict("defer", 30.0, row)
 
-        self.check_buried(worker, self.run(worker), "feature")
+        self.check_deferred(self.run(worker), "feature")
 
     def test_begin_rows_that_redis_refuses(self, worker: Worker) -> None:
         job(name="sync")(fail)
         worker.play(Feature([Effect("within", "kiq:rate:x")]))
         worker.verdict = RedisRefused("NOPERM")
 
-        self.check_buried(worker, self.run(worker), "Redis refuses its begin rows")
+        self.check_deferred(self.run(worker), None)
 
     def test_a_limit_inside_of_the_job(self, worker: Worker) -> None:
         job(name="sync")(is_over)
 
-        self.check_buried(worker, self.run(worker), "rate_limit")
+        self.check_deferred(self.run(worker), "rate_limit")
 
     def test_a_job_that_gives_way(self, worker: Worker) -> None:
         job(name="sync")(yields)
 
-        self.check_buried(worker, self.run(worker), "it raised Interrupted")
+        self.check_deferred(self.run(worker), None)
 
     def test_at_a_stop_it_goes_back_to_its_queue(self, worker: Worker) -> None:
         job(name="sync")(yields)
@@ -154,7 +150,17 @@ class TestUnreadable:
 
         assert self.run(worker) == InterruptedOutcome(UNREADABLE % (b"true", b""))
 
-    def test_a_job_that_is_kept_nowhere_is_discarded(self, worker: Worker) -> None:
-        job(name="sync")(yields)
+    def test_once_it_may_run_it_runs(self, worker: Worker) -> None:
+        ran: list[float] = []
 
-        assert self.run(worker, b',"dead":false') == Discard()
+        @job(name="sync")
+        def sync(number: float) -> None:
+            ran.append(number)
+            if len(ran) == 1:
+                raise Interrupted
+
+        waiting = self.run(worker)
+        assert isinstance(waiting, Deferred)
+
+        assert worker.run_bytes(waiting.payload) == Done()
+        assert ran == [float("inf")] * 2

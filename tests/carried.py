@@ -8,24 +8,24 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
 
 from tests.shapes import BREAKING, KEYS, SHAPES
 
-__all__ = ["each_alone", "left_alone", "spelled_members", "together"]
+__all__ = ["JID", "each_alone", "golden_payloads", "left_alone", "spelled_members", "together"]
 
+GOLDEN = Path(__file__).parent / "golden"
 GAP = re.compile(r"[\s,:]*")
-
-
+JID = "a" * 24
 BASE = {
     "retry": "true",
     "queue": '"default"',
     "args": "[1.50]",
     "class": '"carried"',
-    "jid": '"aaaaaaaaaaaaaaaaaaaaaaaa"',
+    "jid": f'"{JID}"',
     "created_at": "1795168740.5",
 }
-
-
 # Keys that steer a run, or that Ruby's client needs; they are tried alone.
 STEERING = {"class", "args", "jid", "queue", "retry", "dead", "compressed", "wrapped"}
 
@@ -54,7 +54,16 @@ def together() -> Iterator[tuple[str, bytes]]:
     yield "spaces", whole[:-1].replace(b":null", b" : null ") + b', "x" : [ 1 , 2 ] }'
     yield "half a surrogate pair", whole[:-1] + b',"\\ud800":"\\ud800","x":1.50}'
     yield "beyond floats", whole[:-1] + b',"x":1e400,"y":1.50}'
+    for each in golden_payloads():
+        raw: bytes = each["bytes"].replace(json.loads(each["bytes"])["jid"].encode(), JID.encode())
+        yield f"{each['by']}: {each['what']}", raw.replace(b"Shop::Ok", b"carried")
     yield "very deep", whole[:-1] + b',"x":' + b"[" * 300 + b"]" * 300 + b"}"
+
+
+def golden_payloads() -> list[dict[str, Any]]:
+    """Return what tests/golden/payloads.json has, `bytes` as bytes."""
+    rows: list[dict[str, Any]] = json.loads((GOLDEN / "payloads.json").read_text(encoding="utf-8"))
+    return [{**row, "bytes": row["bytes"].encode()} for row in rows]
 
 
 def spelled_members(raw: bytes) -> list[tuple[str, str]]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kiqcluster.errors import JobCancelled, JobTimedOut, UsageError
-from kiqcluster.sidekiq.payload import CATTR, CORRELATION_ID, LOCALE, META, VERSION, Payload
+from kiqcluster.sidekiq.active_job import attributes
+from kiqcluster.sidekiq.payload import CATTR, CORRELATION_ID, LOCALE, META, VERSION, Payload, is_cattr
 from kiqcluster.sidekiq.ruby_json import JSON, encode
 from kiqcluster.sidekiq.task_keys import task_of
 from kiqcluster.store import Store
@@ -105,10 +106,14 @@ class JobContext:
         return value if isinstance(value, str) else None
 
     @property
-    def cattr(self) -> dict[str, JSON]:
-        """The caller's CurrentAttributes in Ruby, {} for none; those of further classes: `payload["cattr_1"]`, …"""
-        value = self.payload.get(CATTR)
-        return value if isinstance(value, dict) else {}
+    def cattr(self) -> dict[str, Any]:
+        """The caller's CurrentAttributes in Ruby, by name, whichever Sidekiq stored them; {} for none."""
+        return attributes(self.payload.get(CATTR))
+
+    @property
+    def cattrs(self) -> dict[str, dict[str, Any]]:
+        """The same for each class of CurrentAttributes, by its key: `cattrs["cattr"]`, `cattrs["cattr_1"]`, …"""
+        return {key: attributes(value) for key, value in self.payload.items() if is_cattr(key)}
 
     @property
     def stopping(self) -> bool:

@@ -2,6 +2,7 @@
 
 Read in this order:
 payload        the job hash: builds, checks, writes and reads it
+ruby_entries   a job as an entry that Ruby can show and enqueue; all keys that are not ours carried on byte for byte
 ruby_json      JSON as Ruby's json gem writes it, byte for byte; ruby_float: both forms of its floats
 conversions    advice for values that JSON cannot represent
 active_job     Rails' envelope around a job

@@ -3,6 +3,7 @@
 1. unwrapped   payload → content of its envelope: the class that runs, and arguments for display as on Ruby's pages
 2. run         calls perform with the arguments of an envelope, in Python's types
 3. enveloped   arguments → an envelope that ActiveJob can run too
+4. attributes  what Sidekiq's middleware for CurrentAttributes has stored, by name
 
 Types that JSON lacks are objects marked by `_aj_…` keys.  A value without a meaning in Python raises CannotDeserialize.
 Counterpart: rails activejob core.rb, arguments.rb, serializers/ (6.1 to 8); sidekiq api.rb (8.1).
@@ -22,7 +23,7 @@ from kiqcluster.errors import CannotDeserialize, InvalidArguments, MisfitArgumen
 from kiqcluster.sidekiq.payload import WRAPPERS, Payload
 from kiqcluster.sidekiq.ruby_json import JSON
 
-__all__ = ["WRAPPER", "Envelope", "Keywords", "deserialized", "enveloped", "is_mail", "run", "unwrapped"]
+__all__ = ["WRAPPER", "Envelope", "Keywords", "attributes", "deserialized", "enveloped", "is_mail", "run", "unwrapped"]
 
 R = TypeVar("R")
 
@@ -204,6 +205,28 @@ READERS: Mapping[str, Callable[[JSON], Any]] = {  # serializer → reader of an 
     f"{SERIALIZER_PREFIX}TimeWithZoneSerializer": _read_time,
     f"{SERIALIZER_PREFIX}BigDecimalSerializer": lambda value: Decimal(_read_text(value)),
 }
+
+
+def attributes(stored: JSON) -> dict[str, Any]:
+    """Return attributes of Ruby's CurrentAttributes by name; {} for anything else.
+
+    stored: an object, as Sidekiq before 8 writes it, or a list of pairs in ActiveJob's form.  What has no meaning in
+    Python, such as a GlobalID, stays as it is stored.
+    """
+    if isinstance(stored, dict):
+        return stored
+    pairs = stored if isinstance(stored, list) else []
+    if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        return {}
+    found = {_read_or_left(name): _read_or_left(value) for name, value in pairs if not isinstance(name, list)}
+    return found if all(isinstance(name, str) for name in found) else {}
+
+
+def _read_or_left(value: JSON) -> Any:
+    try:
+        return _read(value, "cattr")
+    except (CannotDeserialize, RecursionError):
+        return value
 
 
 # into an envelope

@@ -58,6 +58,7 @@ __all__ = [
     "decode_backtrace",
     "deferral_count",
     "encode_backtrace",
+    "is_cattr",
     "kept",
     "lock_of",
     "new_jid",
@@ -276,6 +277,11 @@ def lock_of(payload: Payload) -> tuple[str, Jid] | None:
     if not (isinstance(name, str) and name and isinstance(jid, str) and jid):
         return None
     return (name, Jid(jid)) if ruby_json.is_unicode(name) and ruby_json.is_unicode(jid) else None
+
+
+def is_cattr(key: str) -> bool:
+    """Return whether a key has attributes of Ruby's CurrentAttributes."""
+    return key == CATTR or key.startswith(f"{CATTR}_")
 
 
 def seconds(value: JSON) -> float | None:

@@ -23,8 +23,8 @@ from uuid import uuid4
 
 from kiqcluster.errors import InvalidArguments, UsageError
 from kiqcluster.process.job_context import CURRENT_JOB, JobContext
-from kiqcluster.sidekiq.payload import CATTR, CORRELATION_ID, LOCALE, META, Payload, check_arguments
-from kiqcluster.sidekiq.ruby_json import JSON, is_unicode
+from kiqcluster.sidekiq.payload import CATTR, CORRELATION_ID, LOCALE, META, Payload, check_arguments, is_cattr
+from kiqcluster.sidekiq.ruby_json import JSON, is_unicode, ruby_writes
 
 __all__ = ["CALLER_ID", "application_context", "current_context", "passed_on", "with_context"]
 
@@ -119,7 +119,8 @@ def _is_passed_on(key: str, value: JSON) -> bool:
         return isinstance(value, str)
     if key.startswith(META):
         return isinstance(value, str | int | float)
-    return (key == CATTR or key.startswith(f"{CATTR}_")) and isinstance(value, dict)  # Ruby's pages need an object
+    # An object, or a list of pairs from Sidekiq 8 on.  Ruby could neither show nor read anything else.
+    return is_cattr(key) and isinstance(value, dict | list) and ruby_writes(value)
 
 
 def _checked(name: str, value: Fact) -> JSON:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from kiqcluster import Client, application_context, current_context, current_job, job
 from kiqcluster.application.registry import Registry
-from kiqcluster.errors import UsageError
+from kiqcluster.errors import InvalidPush, UsageError
+from kiqcluster.process.config import Config
 from kiqcluster.process.job_context import CURRENT_JOB, JobContext
 from kiqcluster.process.runtime import Setup
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import Deferred, Done, Retry
-from kiqcluster.sidekiq.ruby_json import decode
+from kiqcluster.sidekiq.ruby_json import decode, members
 from kiqcluster.testing import inline
+from tests.carried import golden_payloads
 from tests.unit.features.test_size_limiter import Written
 from tests.unit.worker.run.test_execution import Worker, fail
 
@@ -229,3 +234,95 @@ class TestJob:
 
         assert kept is not None
         assert context.passed_on is kept
+
+
+class TestAttributesOfSidekiq8:
+    """From 8 on they are a list of pairs in ActiveJob's form (tests/golden/payloads.json)."""
+
+    @pytest.fixture
+    def theirs(self) -> dict[str, bytes]:
+        """The keys of a payload that real Sidekiq 8.1.7 has pushed, as bytes."""
+        raw = next(each["bytes"] for each in golden_payloads() if each["what"] == "attributes of two classes")
+        return {key: bytes(value) for key, value in members(raw).items() if key.startswith("cattr")}
+
+    @pytest.fixture
+    def old_json(self) -> Iterator[None]:
+        """Write floats as the Ruby that wrote them; the configuration is read at a push."""
+        ruby_json.write_floats_as("2.6")
+        yield
+        ruby_json.write_floats_as("2.12")
+
+    def test_a_job_reads_them_by_name(self, worker: Worker, theirs: dict[str, bytes]) -> None:
+        told: list[Any] = []
+
+        @job
+        def reads() -> None:
+            running = current_job()
+            assert running is not None
+            told.extend((running.cattr, running.cattrs))
+
+        worker.run("reads", **{key: decode(value) for key, value in theirs.items()})
+
+        first = {
+            "tenant": "acme é",
+            "user_id": 7,
+            "since": datetime(2026, 11, 27, 12, tzinfo=UTC),
+            "role": "admin",
+            "limit": "12.5",
+            "flags": {"beta": True, "list": [1, 2.5]},
+        }
+        assert told == [first, {"cattr": first, "cattr_1": {"zone": "Bern", "rate": 1e-07}}]
+
+    def test_its_children_get_the_same_bytes(
+        self, worker: Worker, setup: Setup, written: Written, theirs: dict[str, bytes], old_json: None
+    ) -> None:
+        setup.config = Config(ruby_json="2.6")
+
+        @job
+        def child(*_: Any) -> None: ...
+
+        @job
+        def parent() -> None:
+            child.perform_async()
+            child.perform_bulk([[]])
+            child.then(child).perform_async()
+
+        assert worker.run("parent", **{key: decode(value) for key, value in theirs.items()}) == Done()
+
+        pushed = written.raw()
+        following = bytes(members(pushed[-1])["kiq_then"])[1:-1]
+        for raw in (*pushed, following):
+            assert {key: bytes(value) for key, value in members(raw).items() if key.startswith("cattr")} == theirs
+
+    def test_a_push_takes_them(self, written: Written, theirs: dict[str, bytes]) -> None:
+        Client().push({"class": "X", "args": [], **{key: decode(value) for key, value in theirs.items()}})
+
+        assert decode(written.raw()[0])["cattr"] == decode(theirs["cattr"])
+
+    @pytest.mark.parametrize("odd", ["x", 5, True, False])
+    def test_a_push_refuses_what_a_page_of_ruby_cannot_show(self, written: Written, odd: Any) -> None:
+        with pytest.raises(InvalidPush, match="cattr"):
+            Client().push({"class": "X", "args": [], "cattr": odd})
+
+        Client().push({"class": "X", "args": [], "cattr": None, "tags": [1, None]})
+        assert len(written.raw()) == 1
+
+    @pytest.mark.parametrize("odd", [None, "x", 5, [1], [[1, 2, 3]], [[[], 1]], [[5, 1]]])
+    def test_what_is_none_is_read_as_nothing_and_stays_behind(
+        self, worker: Worker, written: Written, mail: Any, odd: Any
+    ) -> None:
+        read: list[Any] = []
+
+        @job
+        def parent() -> None:
+            running = current_job()
+            assert running is not None
+            read.append(running.cattr)
+            mail.perform_async(1)
+
+        worker.run("parent", cattr=odd)
+
+        assert len(read) == 1
+        if not isinstance(odd, list):
+            assert read == [{}]
+            assert context_of(written.payloads()[0]) == {}

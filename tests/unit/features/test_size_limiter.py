@@ -35,8 +35,11 @@ class Written:
         self.jobs += jobs
         return True
 
+    def raw(self) -> list[bytes]:
+        return [each.encoded for each in self.jobs]
+
     def payloads(self) -> list[dict[str, Any]]:
-        return [decode(each.encoded) for each in self.jobs]
+        return [decode(each) for each in self.raw()]
 
 
 @pytest.fixture

@@ -258,6 +258,7 @@ def run_cluster(config: Config, groups: Sequence[Any], read_config: ReadConfig) 
                 config=spawn.config,
                 group=spawn.plan.group,
                 known_queues=spawn.known_queues,
+                cluster_queues=spawn.cluster_queues,
                 concurrency=spawn.plan.concurrency,
                 quiet=spawn.quiet,
                 running_jobs=spawn.running_jobs,

@@ -102,6 +102,7 @@ class ExitCode(IntEnum):
     ADDRESS_IN_USE = 7
     FAIL_FAST = 8
     KILLED_AT_STOP = 9
+    NAME_IN_USE = 10
 
 
 class KiqError(Exception):

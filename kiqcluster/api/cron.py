@@ -10,6 +10,7 @@ from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.client.client import Client
 from kiqcluster.client.cron_jobs import resolved
+from kiqcluster.control.fleet import Fleet, read_fleet
 from kiqcluster.errors import InvalidArguments, UsageError
 from kiqcluster.features.cron import CRON, CRON_AT, CronRun
 from kiqcluster.process.clock import Clock
@@ -18,7 +19,7 @@ from kiqcluster.sidekiq.cron_entries import GRACE_SECONDS, CronEntry, Missed, pa
 from kiqcluster.sidekiq.payload import Jid, new_jid
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
-from kiqcluster.store.cron import HISTORY_SIZE, CronRow, StoredEntry, read_entries, write
+from kiqcluster.store.cron import HISTORY_SIZE, CronRow, StoredEntry, find_ids, read_entries, write
 from kiqcluster.store.wire import Reply, server_time
 
 __all__ = ["CronPush", "CronSet", "CronStatus", "RubyCronJob"]
@@ -33,16 +34,34 @@ OWN_KEYS = 4  # of write_cron.lua
 class CronStatus:
     """A cron entry as it is in Redis.
 
-    entry: None for bytes that are no entry; error then says why.  next_at: its next tick, epoch seconds, None while
+    id: `<name>@<application>` of one that an application declares, else its name.  entry: None for bytes that are no
+    entry; error then says why.  next_at: its next tick, epoch seconds, None while
     disabled.  latest: its latest job, None if nobody remembers one.
     """
 
-    name: str
+    id: str
     entry: CronEntry | None
     error: str
     is_enabled: bool
     next_at: float | None
     latest: CronRun | None
+
+    @property
+    def name(self) -> str:
+        return self.id if self.entry is None else self.entry.name
+
+    @property
+    def application(self) -> str:
+        """The application that declares it, "" for one that was added at run time."""
+        return "" if self.entry is None else self.entry.application
+
+    def is_served(self, fleet: Fleet) -> bool:
+        """Return whether a process fetches from the queue of its jobs."""
+        return self.entry is None or fleet.serves(self.entry.queue)
+
+    def is_orphaned(self, fleet: Fleet) -> bool:
+        """Return whether no process of the application runs that declares it."""
+        return bool(self.application) and not fleet.runs(self.application)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +89,11 @@ class CronPush:
 
 
 class CronSet:
-    """The cron entries of a Redis."""
+    """The cron entries of a Redis.
+
+    Methods take the name of an entry, or its id where several applications have one of that name; they raise UsageError
+    for a name that several have.
+    """
 
     def __init__(self, *, store: Store | None = None, clock: Clock = CLOCK) -> None:
         self._given = store
@@ -81,16 +104,35 @@ class CronSet:
         return "<CronSet>"
 
     def list(self) -> list[CronStatus]:
-        """Return all entries, by name.  One round trip, and one for each 500.  Raises StoreError."""
+        """Return all entries, by id.  One round trip, and one for each 500.  Raises StoreError."""
         return [_status(each) for each in read_entries(self._store)]
 
     def get(self, name: str) -> CronStatus | None:
-        """Return an entry, None if there is none.  One round trip.  Raises StoreError."""
-        return next((_status(each) for each in read_entries(self._store, [name])), None)
+        """Return an entry, None if there is none.  Two round trips, one for an id.  Raises UsageError, StoreError."""
+        found = read_entries(self._store, [name])
+        if not found and (ids := find_ids(self._store, name=name)):
+            found = read_entries(self._store, ids)
+        several = [each for each in map(_status, found) if name in (each.id, each.name)]
+        if len(several) > 1:
+            ids = [each.id for each in several]
+            raise UsageError(f"there are several cron entries {name}; write {' or '.join(ids)}")
+        return several[0] if several else None
+
+    def fleet(self) -> Fleet:
+        """Return which queues and applications have a live process.  Two round trips, one more per 500 processes.
+
+        Raises StoreError.
+        """
+        return read_fleet(self._store)
 
     def history(self, name: str) -> tuple[CronRun, ...]:
-        """Return the latest jobs of an entry, the newest first, 10 at most.  One round trip.  Raises StoreError."""
-        (lines,) = self._store.ask_each([("LRANGE", self._store.keys.cron_history(name), 0, HISTORY_SIZE - 1)])
+        """Return the latest jobs of an entry, the newest first, 10 at most.
+
+        Three round trips, two for an id.  Raises UsageError, StoreError.
+        """
+        status = self.get(name)
+        key = self._store.keys.cron_history(name if status is None else status.id)
+        (lines,) = self._store.ask_each([("LRANGE", key, 0, HISTORY_SIZE - 1)])
         return tuple(
             run for line in (lines if isinstance(lines, list) else ()) if (run := CronRun.read(line)) is not None
         )
@@ -140,38 +182,48 @@ class CronSet:
             raise UsageError(f"cron entry {name}: args do not fit: {misfit}")
         entry, shard = resolved(current_setup(), definition, declared)
         store = self._store if self._given or not shard else current_setup().shard(shard)
-        self._write(store, CronRow("put", name, entry.encoded(), self._next(store, entry)))
+        self._write(store, CronRow("put", entry.id, entry.encoded(), self._next(store, entry)))
         return entry
 
     def remove(self, name: str) -> bool:
-        """Remove an entry that was added at run time; return whether it was there.  One round trip.
+        """Remove an entry; return whether it was there.  Three round trips; three more if an application declares it.
 
-        Raises UsageError for one that an application declares; StoreError.
-        """
-        return self._write(self._store, CronRow("remove", name))
-
-    def disable(self, name: str) -> bool:
-        """Have an entry enqueue nothing until it is enabled, deploys notwithstanding; return whether it is there.
-
-        One round trip.  Raises StoreError.
-        """
-        return self._write(self._store, CronRow("disable", name))
-
-    def enable(self, name: str) -> bool:
-        """Have an entry enqueue jobs again, from its next tick on; return whether it is there.
-
-        Two round trips.  Raises UsageError for bytes that are no entry; StoreError.
+        Raises UsageError for one of an application that runs, which would write it again; StoreError.
         """
         status = self.get(name)
         if status is None:
             return False
-        return self._write(self._store, CronRow("enable", name, self._next(self._store, _entry_of(status))))
+        owner = status.application
+        if owner and (fleet := self.fleet()).runs(owner):
+            raise UsageError(
+                f"cron entry {status.id} is declared by the application {owner}, which runs "
+                f"({fleet.members.get(owner, 'as it seems')}): remove it there, or disable it"
+            )
+        return _check(write(self._store, [CronRow("remove", status.id)], owner), status.id)
+
+    def disable(self, name: str) -> bool:
+        """Have an entry enqueue nothing until it is enabled, deploys notwithstanding; return whether it is there.
+
+        Three round trips.  Raises UsageError, StoreError.
+        """
+        status = self.get(name)
+        return status is not None and self._write(self._store, CronRow("disable", status.id))
+
+    def enable(self, name: str) -> bool:
+        """Have an entry enqueue jobs again, from its next tick on; return whether it is there.
+
+        Four round trips.  Raises UsageError, also for bytes that are no entry; StoreError.
+        """
+        status = self.get(name)
+        if status is None:
+            return False
+        return self._write(self._store, CronRow("enable", status.id, self._next(self._store, _entry_of(status))))
 
     def enqueue(self, name: str) -> Jid | None:
         """Enqueue the job of an entry now, whatever its schedule; return its jid, None if middleware stopped it.
 
         As with any push: where a lock keeps the job out, the jid is that of the job that holds the lock.
-        Three round trips.  Raises UsageError if there is no such entry; what a push raises.
+        Four round trips.  Raises UsageError if there is no such entry; what a push raises.
         """
         pushed = self.push(name)
         return pushed.jid or pushed.holder
@@ -182,13 +234,13 @@ class CronSet:
         if status is None:
             raise UsageError(f"there is no cron entry {name!r}; kiqctl cron list shows those that there are")
         entry, now = _entry_of(status), self._clock.now()
-        options = {**entry.options, "queue": entry.queue, CRON: name, CRON_AT: int(now)}
+        options = {**entry.options, "queue": entry.queue, CRON: entry.name, CRON_AT: int(now)}
         definition = current_registry().get(entry.job)
         jid = new_jid()
         found = Client(self._store).enqueue(entry.job, options, list(entry.args), jid=jid, definition=definition)
         if found != jid:
             return CronPush(None, found)
-        history = self._store.keys.cron_history(name)
+        history = self._store.keys.cron_history(entry.id)
         line = CronRun(jid, now, now).encoded()
         self._store.pipeline([("LPUSH", history, line), ("LTRIM", history, 0, HISTORY_SIZE - 1)])
         return CronPush(jid, None)
@@ -217,9 +269,9 @@ class CronSet:
             raise UsageError(job.error)
         entry, _ = resolved(current_setup(), None, job.entry)
         following = self._next(self._store, entry)
-        rows = [CronRow("take_over", entry.name, entry.encoded(), f"{following} {OWN_KEYS + 1}")]
+        rows = [CronRow("take_over", entry.id, entry.encoded(), f"{following} {OWN_KEYS + 1}")]
         if not job.is_enabled:
-            rows.append(CronRow("disable", entry.name))
+            rows.append(CronRow("disable", entry.id))
         _check(write(self._store, rows, keys=[job.key]), entry.name)
         return entry
 
@@ -228,24 +280,26 @@ class CronSet:
         return entry.schedule.next(server_time(store.call("TIME")))
 
     def _write(self, store: Store, row: CronRow) -> bool:
-        return _check(write(store, [row]), row.name)
+        return _check(write(store, [row]), row.id)
 
 
 def _check(words: Sequence[str] | None, name: str) -> bool:
     """Return whether the entry was there.  Raises UsageError."""
     word = (words or ["ABSENT"])[0]
     if word == "DECLARED":
-        raise UsageError(f"cron entry {name} is declared by an application: change it there, or disable it")
+        raise UsageError(
+            f"cron entry {name} is declared by an application: change it there, disable it, or take another name"
+        )
     return word == "DONE"
 
 
 def _status(stored: StoredEntry) -> CronStatus:
     entry, error = None, ""
     try:
-        entry = CronEntry.read(stored.name, stored.raw)
+        entry = CronEntry.read(stored.id, stored.raw)
     except UsageError as problem:
         error = str(problem)
-    return CronStatus(stored.name, entry, error, not stored.is_disabled, stored.next_at, CronRun.read(stored.latest))
+    return CronStatus(stored.id, entry, error, not stored.is_disabled, stored.next_at, CronRun.read(stored.latest))
 
 
 def _entry_of(status: CronStatus) -> CronEntry:

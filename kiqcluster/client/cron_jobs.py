@@ -58,7 +58,7 @@ def prepared(
         ready = client.prepare(entry.job, options, list(entry.args), None, jid, definition)
     if ready is None:
         return None
-    tick = Effect("tick", keys.cron_ticks, (entry.name, repr(step.awaited), repr(float(step.following))))
+    tick = Effect("tick", keys.cron_ticks, (entry.id, repr(step.awaited), repr(float(step.following))))
     run = CronRun(ready.jid, at, now)
-    log = Effect("log", keys.cron_history(entry.name), (run.encoded(), HISTORY_SIZE))
+    log = Effect("log", keys.cron_history(entry.id), (run.encoded(), HISTORY_SIZE))
     return ready._replace(rows=(tick, *ready.rows, log))

@@ -4,6 +4,7 @@ Read in this order:
 orders             the table of orders, and how they are validated; pure
 control_messages   sends an order through Redis, in the list of one process
 process_registry   lists the processes in Redis, Ruby's too, and groups them by cluster
+fleet              which queues and which applications have a live process
 cancellation       removes a job wherever it waits, and tells it wherever it runs
 stacks             the stacks of threads that a process was asked for, kept for a while
 cluster_document   ClusterStatus: the state of a cluster, read from Redis or from GET /status; slot_state: its words

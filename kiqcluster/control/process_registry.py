@@ -23,6 +23,7 @@ from kiqcluster.store.wire import Command, Reply
 __all__ = [
     "CLUSTER_FIELD",
     "LATE_SECONDS",
+    "MAX_PER_ROUND_TRIP",
     "SUPERVISOR_FIELD",
     "Capsule",
     "Cluster",
@@ -33,6 +34,7 @@ __all__ = [
     "prune",
     "read_commands",
     "read_number",
+    "read_object",
     "read_process",
     "read_processes",
     "served_queues",
@@ -191,7 +193,7 @@ def _read_states(store: Store, identities: Sequence[str]) -> dict[str, State]:
     raws = _run_in_batches(
         store, [("HGET", store.keys.process(each), CLUSTER_FIELD) for each in identities], MAX_PER_ROUND_TRIP
     )
-    pairs = ((each, _read_object(raw)) for each, raw in zip(identities, raws, strict=True) if isinstance(raw, bytes))
+    pairs = ((each, read_object(raw)) for each, raw in zip(identities, raws, strict=True) if isinstance(raw, bytes))
     return {each: state for each, state in pairs if isinstance(state.get("supervisor"), str)}
 
 
@@ -257,7 +259,7 @@ def read_process(identity: str, fields: Any, left: Any, state: State | None = No
     if not isinstance(fields, list) or fields[0] is None or not isinstance(left, int):
         return None
     info, busy, quiet, rss, beat, concurrency, rtt_us, _ = fields
-    about = _read_object(info)
+    about = read_object(info)
     host, pid, _ = (*identity.rsplit(":", 2), "", "")[:3]
     labels = about.get("labels")
     threads = int(read_number(concurrency) or read_number(about.get("concurrency")))
@@ -290,7 +292,7 @@ def read_process(identity: str, fields: Any, left: Any, state: State | None = No
 
 def served_queues(info: bytes | None) -> tuple[str, ...]:
     """Return the queues that a process fetches from, read from the field `info` of its hash."""
-    return _queues(_read_object(info))
+    return _queues(read_object(info))
 
 
 def _queues(about: Mapping[str, Any]) -> tuple[str, ...]:
@@ -347,7 +349,8 @@ def _read_texts(value: object) -> tuple[str, ...]:
     return tuple(name for name in value if isinstance(name, str)) if isinstance(value, list) else ()
 
 
-def _read_object(raw: bytes | None) -> dict[str, Any]:
+def read_object(raw: bytes | None) -> dict[str, Any]:
+    """Return the members of a JSON object, such as the field `info` of a process; none for other bytes."""
     try:
         value = ruby_json.decode(raw or b"{}")
     except ruby_json.Undecodable:

@@ -55,8 +55,13 @@ class CronEntry:
     application: str = ""
     enabled: bool | None = None
 
+    @property
+    def id(self) -> str:
+        """What it is known by in Redis.  Applications have entries of their own, also under one name."""
+        return f"{self.name}@{self.application}" if self.application else self.name
+
     def encoded(self) -> bytes:
-        """Return the value that Redis holds under the entry's name."""
+        """Return the value that Redis holds under the entry's id."""
         return ruby_json.encode(
             {
                 "schedule": self.schedule.text,
@@ -73,19 +78,23 @@ class CronEntry:
         )
 
     @staticmethod
-    def read(name: str, raw: bytes) -> CronEntry:
+    def read(identifier: str, raw: bytes) -> CronEntry:
         """Return an entry as Redis holds it.  Raises UsageError for what is not one: anybody may have written it."""
         try:
             found = ruby_json.decode(raw)
         except (ValueError, ruby_json.Undecodable) as error:
-            raise UsageError(f"cron entry {name}: {raw[:100]!r} is not JSON ({error})") from error
+            raise UsageError(f"cron entry {identifier}: {raw[:100]!r} is not JSON ({error})") from error
         if not isinstance(found, dict):
-            raise UsageError(f"cron entry {name}: {raw[:100]!r} is not an entry")
+            raise UsageError(f"cron entry {identifier}: {raw[:100]!r} is not an entry")
         found = dict(found)
         options, application = found.pop("options", {}), found.pop("application", "")
         if not isinstance(options, dict) or not isinstance(application, str):
-            raise UsageError(f"cron entry {name}: its options are keys of the payload, its application is a name")
-        return replace(_entry(name, found), options=options, application=application)
+            raise UsageError(f"cron entry {identifier}: its options are keys of the payload, its application is a name")
+        name = identifier.removesuffix(f"@{application}") if application else identifier
+        entry = replace(_entry(name, found), options=options, application=application)
+        if entry.id != identifier:
+            raise UsageError(f"cron entry {identifier}: the application {application} would keep it as {entry.id}")
+        return entry
 
 
 def parse_entries(raw: Any) -> tuple[CronEntry, ...]:

@@ -318,27 +318,27 @@ class Keys:
 
     @property
     def cron(self) -> str:
-        """hash: name of a cron entry → JSON (sidekiq/cron_entries.py)."""
+        """hash: id of a cron entry → JSON (sidekiq/cron_entries.py)."""
         return f"{self.prefix}kiq:cron"
 
     @property
     def cron_ticks(self) -> str:
-        """zset: name of a cron entry that is enabled by its next tick, epoch seconds."""
+        """zset: id of a cron entry that is enabled by its next tick, epoch seconds."""
         return f"{self.prefix}kiq:cron:ticks"
 
     @property
     def cron_disabled(self) -> str:
-        """set: names of the cron entries that somebody has disabled."""
+        """set: ids of the cron entries that somebody has disabled."""
         return f"{self.prefix}kiq:cron:disabled"
 
     @property
     def cron_applications(self) -> str:
-        """hash: application → digest of the entries that it has declared, or `writing <token>` while it does so."""
+        """hash: application → `<digest> <second>` of what it declares, `writing <token>` while it does so."""
         return f"{self.prefix}kiq:cron:applications"
 
-    def cron_history(self, name: str) -> str:
+    def cron_history(self, identifier: str) -> str:
         """list: JSON about the latest jobs of a cron entry, newest first."""
-        return f"{self.prefix}kiq:cron:history:{name}"
+        return f"{self.prefix}kiq:cron:history:{identifier}"
 
     @property
     def moving(self) -> str:

@@ -1,17 +1,19 @@
 """Cron entries in Redis: written, read, and taken from one tick to the next.
 
-begin_writing, write   what an application declares, or somebody changes by hand (lua/write_cron)
+Mark, begin_writing    which declaration of an application is in force; two processes that write do not mix
+write                  what an application declares, or somebody changes by hand (lua/write_cron)
 read_ticks             the ticks that are due, with their entries
 skip_ticks             entries await another tick, without a job (lua/skip_ticks; with a job: row `tick` of lua/push)
 read_entries           all entries, with their next ticks and latest jobs
+find_ids               the ids of the entries of a name, or of an application
 
-Two processes that declare entries for one application do not mix: the one that has begun last writes on.
+An entry is known by its id: its name, and the application that declares it (CronEntry.id).
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kiqcluster.errors import RedisRefused
@@ -21,12 +23,15 @@ from kiqcluster.store.store import Store
 from kiqcluster.store.wire import Command, about_keys
 
 __all__ = [
+    "HELD",
     "HISTORY_SIZE",
     "CronRow",
     "DueTick",
     "DueTicks",
+    "Mark",
     "StoredEntry",
     "begin_writing",
+    "find_ids",
     "read_entries",
     "read_ticks",
     "skip_ticks",
@@ -35,15 +40,50 @@ __all__ = [
 
 HISTORY_SIZE = 10  # jobs of an entry that are remembered (sidekiq-cron)
 MAX_ROWS = 500  # in one script, which stops Redis for as long
-MAX_NAME_BYTES = 1_000_000  # of the names of due entries, read at once
+MAX_ID_BYTES = 1_000_000  # of the ids of due entries, read at once
 TOKEN_BYTES = 8
+WRITING, HELD = "writing", "HELD "
+
+
+class Mark(NamedTuple):
+    """What `kiq:cron:applications` has of an application: the declaration that is in force, or who writes one.
+
+    digest: of the entries; WRITING while a process writes them.  word: since when the process runs that has declared
+    them, seconds by Redis' clock; the token of the one that writes.
+    """
+
+    digest: str
+    word: str
+
+    @staticmethod
+    def read(raw: bytes | None) -> Mark | None:
+        """Return a mark as Redis holds it, None where there is none."""
+        if raw is None:
+            return None
+        digest, _, word = raw.decode(errors="replace").partition(" ")
+        return Mark(digest, word)
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self.digest == WRITING
+
+    @property
+    def since(self) -> float:
+        """The second since which the process runs that has declared the entries; 0 where that is not known."""
+        try:
+            return float(self.word)
+        except ValueError:
+            return 0.0
+
+    def __str__(self) -> str:
+        return f"{self.digest} {self.word}"
 
 
 class CronRow(NamedTuple):
     """A row of write_cron.lua."""
 
     verb: str
-    name: str
+    id: str
     word: str | bytes | int = ""
     further: str | int = ""
 
@@ -51,7 +91,7 @@ class CronRow(NamedTuple):
 class DueTick(NamedTuple):
     """An entry whose tick is due.  raw: as in CronEntry.read, None for a tick without an entry."""
 
-    name: str
+    id: str
     awaited: float
     raw: bytes | None
 
@@ -70,30 +110,38 @@ class DueTicks(NamedTuple):
 class StoredEntry(NamedTuple):
     """raw: as in CronEntry.read.  next_at: epoch seconds, None while disabled.  latest: of its history, or None."""
 
-    name: str
+    id: str
     raw: bytes
     next_at: float | None
     is_disabled: bool
     latest: bytes | None
 
 
-def begin_writing(store: Store, application: str) -> str:
-    """Begin to declare the entries of an application; return the token.  One round trip.  Raises StoreError."""
-    token = secrets.token_hex(TOKEN_BYTES)
-    store.call("HSET", store.keys.cron_applications, application, f"writing {token}")
-    return token
+def begin_writing(store: Store, application: str) -> Mark:
+    """Begin to declare the entries of an application; return its mark.  One round trip.  Raises StoreError."""
+    mark = Mark(WRITING, secrets.token_hex(TOKEN_BYTES))
+    store.call("HSET", store.keys.cron_applications, application, str(mark))
+    return mark
 
 
 def write(
-    store: Store, rows: Sequence[CronRow], application: str = "", token: str = "", keys: Sequence[str] = ()
+    store: Store,
+    rows: Sequence[CronRow],
+    application: str = "",
+    mark: Mark | None = None,
+    ended: Sequence[str] = (),
+    keys: Sequence[str] = (),
 ) -> list[str] | None:
-    """Write rows; return a word for each: DONE, ABSENT or DECLARED.  None if another process writes by now.
+    """Write rows; return a word for each: DONE, ABSENT, DECLARED, or HELD with the name of an application.
 
-    keys: further ones of rows.  One round trip for MAX_ROWS; may be sent again.  Raises StoreError.
+    mark: that the application must still have; None is returned if it has another one by now.  ended: applications
+    whose entries may be replaced.  keys: further ones of rows.
+    One round trip for MAX_ROWS; may be sent again.  Raises StoreError.
     """
     words: list[str] = []
+    before: list[Word] = [application, "" if mark is None else str(mark), len(ended), *ended]
     for some in sliced(rows, MAX_ROWS):
-        arguments: list[Word] = [application, token, *(word for row in some for word in row)]
+        arguments = [*before, *(word for row in some for word in row)]
         reply = run_script(store, Call(WRITE_CRON, [*_keys(store.keys), *keys], arguments))
         if reply == [b"SUPERSEDED"]:
             return None
@@ -107,59 +155,68 @@ def read_ticks(store: Store, now: float, most: int) -> DueTicks:
     Two round trips, one if nothing is due.  Raises StoreError.
     """
     keys = store.keys
-    time, next_at, *names = run_script(store, Call(DUE, [keys.cron_ticks], [repr(now), most, MAX_NAME_BYTES]))
+    time, next_at, *ids = run_script(store, Call(DUE, [keys.cron_ticks], [repr(now), most, MAX_ID_BYTES]))
     ticks = []
-    if names:
-        values, scores = store.pipeline([("HMGET", keys.cron, *names), ("ZMSCORE", keys.cron_ticks, *names)])
+    if ids:
+        values, scores = store.pipeline([("HMGET", keys.cron, *ids), ("ZMSCORE", keys.cron_ticks, *ids)])
         ticks = [
-            DueTick(name.decode(errors="replace"), float(score), raw)
-            for name, score, raw in zip(names, scores, values, strict=True)
+            DueTick(each.decode(errors="replace"), float(score), raw)
+            for each, score, raw in zip(ids, scores, values, strict=True)
             if score is not None and float(score) <= float(time)  # others may have been faster
         ]
     return DueTicks(float(time), ticks, float(next_at) if next_at else None)
 
 
 def skip_ticks(store: Store, skipped: Sequence[tuple[str, float, float | None]]) -> int:
-    """Have entries await another tick than they do: name, awaited tick, the other one, None for no further tick.
+    """Have entries await another tick than they do: id, awaited tick, the other one, None for no further tick.
 
     Returns how many have.  One round trip for MAX_ROWS; may be sent again.  Raises StoreError.
     """
     changed = 0
     for some in sliced(skipped, MAX_ROWS):
         arguments: list[Word] = []
-        for name, awaited, following in some:
-            arguments += [name, repr(awaited), "" if following is None else repr(following)]
+        for each, awaited, following in some:
+            arguments += [each, repr(awaited), "" if following is None else repr(following)]
         changed += run_script(store, Call(SKIP_TICKS, [store.keys.cron_ticks], arguments))
     return changed
 
 
-def read_entries(store: Store, names: Sequence[str] | None = None) -> list[StoredEntry]:
-    """Return all entries, or those of these names that there are, by name.
+def read_entries(store: Store, ids: Sequence[str] | None = None, *, with_history: bool = True) -> list[StoredEntry]:
+    """Return all entries, or those of these ids that there are, by id.
 
-    One round trip, and one for each 500 entries.  Raises StoreError.
+    with_history: whether to read the latest job of each.
+    One round trip if all are asked for, and one for each 500 entries.  Raises StoreError.
     """
     found: list[StoredEntry] = []
-    for some in sliced(sorted(_names(store) if names is None else set(names)), MAX_ROWS):
+    for some in sliced(sorted(_all_ids(store) if ids is None else set(ids)), MAX_ROWS):
         commands: list[Command] = [
             ("HMGET", store.keys.cron, *some),
             ("ZMSCORE", store.keys.cron_ticks, *some),
             ("SMISMEMBER", store.keys.cron_disabled, *some),
-            *(("LINDEX", store.keys.cron_history(name), 0) for name in some),
+            *(("LINDEX", store.keys.cron_history(each), 0) for each in some if with_history),
         ]
         values, *told = store.ask_each(commands)
         if isinstance(values, RedisRefused):
             raise about_keys(values, [store.keys.cron])
         scores, disabled, *latest = (None if isinstance(reply, RedisRefused) else reply for reply in told)
         scores, disabled = scores or [None] * len(some), disabled or [0] * len(some)  # of another type: nothing known
-        for name, raw, score, is_disabled, last in zip(some, values, scores, disabled, latest, strict=True):
+        latest = latest or [None] * len(some)
+        for each, raw, score, is_disabled, last in zip(some, values, scores, disabled, latest, strict=True):
             if raw is not None:
-                found.append(StoredEntry(name, raw, None if score is None else float(score), bool(is_disabled), last))
+                found.append(StoredEntry(each, raw, None if score is None else float(score), bool(is_disabled), last))
     return found
 
 
-def _names(store: Store) -> Iterator[str]:
-    for name in store.call("HKEYS", store.keys.cron):
-        yield name.decode(errors="replace")
+def find_ids(store: Store, *, name: str = "", application: str = "") -> list[str]:
+    """Return the ids that entries of a name, or of an application, may have.  One round trip.  Raises StoreError."""
+    ids = sorted(_all_ids(store))
+    if application:
+        return [each for each in ids if each.endswith(f"@{application}")]
+    return [each for each in ids if each == name or each.startswith(f"{name}@")]
+
+
+def _all_ids(store: Store) -> list[str]:
+    return [each.decode(errors="replace") for each in store.call("HKEYS", store.keys.cron)]
 
 
 def _keys(keys: Keys) -> list[str]:

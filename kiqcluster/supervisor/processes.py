@@ -126,10 +126,11 @@ class ProcessManager:
         return "" if slot.replacement is not None else self._spawn_error
 
     def _spawn(self, slot: Slot, *, quiet: bool) -> Child | None:
+        shard = slot.plan.group.shard
+        plans = [each.plan for each in self._state.slots if each.plan.group.shard == shard]
+        queues = self.known_queues.get(shard, ()), frozenset(queue for plan in plans for queue in plan.weights)
         try:
-            child = self._spawner.spawn(
-                slot, self.config, self.known_queues.get(slot.plan.group.shard, ()), quiet=quiet
-            )
+            child = self._spawner.spawn(slot, self.config, *queues, quiet=quiet)
         except (OSError, ApplicationError) as error:
             self._spawn_error = f"no process could be started: {error}"
             self._events.emit("fork_failed", slot=slot.number, error=error)

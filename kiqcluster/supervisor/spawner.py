@@ -32,11 +32,15 @@ JOB_LIMIT_JITTER = 0.1  # max_jobs differs by this share, so that processes of o
 
 @dataclass(frozen=True, slots=True)
 class SpawnSpec:
-    """What a new worker process needs to know; cli.py turns it into the worker's ChildSpec."""
+    """What a new worker process needs to know; cli.py turns it into the worker's ChildSpec.
+
+    cluster_queues: from which the slots of this cluster fetch, in the shard of this one.
+    """
 
     config: Config
     plan: SlotPlan
     known_queues: tuple[str, ...]
+    cluster_queues: frozenset[str]
     quiet: bool
     running_jobs: RunningJobs
     parent: socket.socket
@@ -67,7 +71,9 @@ class Spawner:
         self._clock = clock
         self._rng = rng
 
-    def spawn(self, slot: Slot, config: Config, known_queues: tuple[str, ...], *, quiet: bool) -> Child:
+    def spawn(
+        self, slot: Slot, config: Config, known_queues: tuple[str, ...], cluster_queues: frozenset[str], *, quiet: bool
+    ) -> Child:
         """Start a process.  Raises OSError and ApplicationError; then there is none."""
         now = self._clock.monotonic()
         with ExitStack() as shared:
@@ -80,8 +86,9 @@ class Spawner:
             def run(parent: socket.socket) -> int:
                 stacks.install_handlers()
                 orphans, directory = dict(slot.orphans), start.directory
+                queues = known_queues, cluster_queues
                 return self._run_child(
-                    SpawnSpec(config, slot.plan, known_queues, quiet, running_jobs, parent, orphans, directory)
+                    SpawnSpec(config, slot.plan, *queues, quiet, running_jobs, parent, orphans, directory)
                 )
 
             pid, ours = fork_with_socket(run, self._close_inherited, f"slot {slot.number}")

@@ -211,6 +211,7 @@ class Child:
                 on_signal=lambda name: post(lambda: self._act_on_remote_signal(name)),
                 on_message=lambda message: post(lambda: self._act_on_message(message)),
             ),
+            spec.cluster_queues,
         )
 
     def _start_up(self, runtime: Runtime) -> None:

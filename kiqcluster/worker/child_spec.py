@@ -19,7 +19,7 @@ class ChildSpec:
     """The specification of a slot's process; made by the supervisor before the fork.
 
     orphans: identities of this slot that nobody has recovered yet, with the tokens that were running.
-    running_jobs: shared with the supervisor.
+    running_jobs: shared with the supervisor.  cluster_queues: from which the slots of this cluster fetch.
     """
 
     slot: int
@@ -32,3 +32,4 @@ class ChildSpec:
     parent: socket.socket
     orphans: Mapping[str, Sequence[str]] = field(default_factory=dict)
     directory: Path = field(default_factory=Path.cwd)
+    cluster_queues: frozenset[str] = frozenset()

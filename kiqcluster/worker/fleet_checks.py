@@ -7,10 +7,8 @@ Runs in: the heartbeat's thread.
 
 from __future__ import annotations
 
-from typing import Any
-
+from kiqcluster.control.process_registry import read_object
 from kiqcluster.process.runtime import Runtime
-from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.routing import digest
 from kiqcluster.store.shards import shards_digest
 
@@ -19,15 +17,6 @@ __all__ = ["FleetChecks", "contradicts"]
 NONE = "none"  # in place of a digest, where there are no rules
 MAX_SKEW_SECONDS = 30.0  # that two clocks may differ; a caller further ahead is not believed (server_clock.lua)
 MAX_PROCESSES_CHECKED = 5  # processes that are looked at with each check, so that a large fleet costs no more
-
-
-def _read_info(info: bytes | None) -> dict[str, Any]:
-    """Return the members of the field `info` of a process; none for other bytes."""
-    try:
-        facts = ruby_json.decode(info or b"{}")
-    except ruby_json.Undecodable:
-        return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def contradicts(sidekiq: str, ruby_json: str) -> bool:
@@ -70,7 +59,7 @@ class FleetChecks:
         names = [name.decode(errors="replace") for name in identities]
         infos = self._store.pipeline([("HGET", keys.process(name), "info") for name in names]) if names else []
         for name, info in zip(names, infos, strict=True):
-            about = _read_info(info)
+            about = read_object(info)
             if "kiqcluster" in (about.get("labels") or ()):
                 self._compare("routing_differs", name, about.get("routing") or "", self._routing)
                 self._compare("shards_differ", name, about.get("shards") or "", self._shards)

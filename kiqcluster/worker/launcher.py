@@ -89,6 +89,7 @@ class Launcher:
         concurrency: int,
         shared_jobs: RunningJobs,
         callbacks: Callbacks,
+        cluster_queues: frozenset[str],
     ) -> None:
         self._runtime = runtime
         self._shared_jobs = shared_jobs
@@ -122,6 +123,7 @@ class Launcher:
             runtime, runtime.store.keys, self._metrics.jobs.executions, self._identity()
         )
         self._limits = LimitUpkeep(runtime, registry, concurrency, self._stopping.is_set)
+        self._cron = CronSync(runtime, registry, self.order.group.shard, self._expect_tick, cluster_queues)
         self._poller = self._make_poller(registry)
         self._movers = [SourceMover(source, runtime, self._on_service_crash) for source in runtime.setup.due_sources]
         self._heartbeat = self._make_heartbeat(callbacks, concurrency)
@@ -139,8 +141,10 @@ class Launcher:
         """Become a member, give back the units of dead processes, learn the queues.
 
         Units go back before this process fetches, so they run before younger ones.
-        Raises StoreError while Redis is away: call it again then.
+        Raises StoreError while Redis is away: call it again then.  Raises UsageError if another application has a cron
+        entry of this one.
         """
+        self._cron.refuse_held()
         self._on_member(self._fetch.member)
         self._engine.join(self._fetch.member)
         self._recovery.catch_up(orphans)
@@ -355,6 +359,10 @@ class Launcher:
         keys = self._runtime.store.keys
         self._poller.expect(keys.retry if isinstance(outcome, Retry) else keys.schedule, outcome.at)
 
+    def _expect_tick(self, key: str, at: float) -> None:
+        """Have the poller know of a tick that this process has written."""
+        self._poller.expect(key, at)
+
     def _make_recovery(
         self,
         fingerprint: ProcessFingerprint,
@@ -381,8 +389,7 @@ class Launcher:
         sources.append(CronTicks(runtime, registry, self._metrics.jobs))
         if self._limits.is_needed:
             sources.append(self._limits.source())
-        cron = CronSync(runtime, registry, self.order.group.shard, lambda key, at: self._poller.expect(key, at))
-        return Poller(*parts, sources, [cron.keep, self._limits.sweep])
+        return Poller(*parts, sources, [self._cron.keep, self._limits.sweep])
 
     def _make_heartbeat(self, callbacks: Callbacks, concurrency: int) -> Heartbeat:
         status = Status(
@@ -393,6 +400,7 @@ class Launcher:
             queues=lambda: (self.order.weights, self.order.mode),
             concurrency=concurrency,
             tag=self._runtime.config.known_tag(),
+            application=self._runtime.config.known_cron_application(),
             routing=routing.digest(self._runtime.config.routing),
             shard=self.order.group.shard,
             shards=shards_digest(self._runtime.config.shards),

@@ -45,8 +45,8 @@ def withdrawal(keys: Keys, identity: str) -> list[Command]:
 class Status:
     """Functions of the launcher that each beat calls.  running: returns runs by the ids of their threads.
 
-    routing: digest of the routing rules, "" without any.  shard: "" for the default one.  shards: digest of the map of
-    shards, "" without any.
+    application: whose declarations it has.  routing: digest of the routing rules, "" without any.  shard: "" for the
+    default one.  shards: digest of the map of shards, "" without any.
     """
 
     identity: Callable[[], str]
@@ -56,6 +56,7 @@ class Status:
     queues: Callable[[], tuple[dict[str, int], Mode]]
     concurrency: int
     tag: str
+    application: str = ""
     routing: str = ""
     shard: str = ""
     shards: str = ""
@@ -95,8 +96,9 @@ class ProcessEntry:
     def describe(self, identity: str) -> bytes:
         """Return the field `info`, each member of which is read by some version of Sidekiq (reference §2.5).
 
-        `omitted_queues`, `routing`, `shard` and `shards` are ours: how many queues it does not name; the digest of its
-        routing rules; the name of its shard, where that is not the default one; the digest of its map of shards.
+        `application`, `omitted_queues`, `routing`, `shard` and `shards` are ours: whose declarations it has; how many
+        queues it does not name; the digest of its routing rules; the name of its shard, where that is not the default
+        one; the digest of its map of shards.
         """
         all_weights, mode = self._status.queues()
         weights = dict(islice(all_weights.items(), MAX_SHOWN_QUEUES))
@@ -116,6 +118,7 @@ class ProcessEntry:
             "version": VERSION,
             "embedded": False,
             "capsules": {"default": {"concurrency": concurrency, "mode": mode, "weights": shown}},
+            **({"application": self._status.application} if self._status.application else {}),
             **({"omitted_queues": omitted} if omitted else {}),
             **({"routing": self._status.routing} if self._status.routing else {}),
             **({"shard": self._status.shard} if self._status.shard else {}),

@@ -336,6 +336,18 @@ def scene_write_cron(_: Engine, store: Store) -> Callable[[], object]:
     return lambda: cron.write(store, [cron.CronRow(*row) for row in rows])
 
 
+def scene_write_cron_taken_over(_: Engine, store: Store) -> Callable[[], object]:
+    """The entries of an application that has ended, which another one declares."""
+    old = {"on@old": '{"schedule":"s","queue":"q","application":"old"}', "off@old": '{"queue":"q","application":"old"}'}
+    for identifier, raw in old.items():
+        store.call("HSET", store.keys.cron, identifier, raw)
+    store.call("ZADD", TICKS, 60, "on@old")
+    store.call("SADD", store.keys.cron_disabled, "off@old")
+    store.call("RPUSH", store.keys.cron_history("on@old"), "b", "a")
+    rows = [("put", f"{name}@new", '{"schedule":"s","queue":"q"}', 180) for name in ("on", "off")]
+    return lambda: cron.write(store, [cron.CronRow(*row) for row in rows], "new", ended=["old"])
+
+
 def only_locks_of_the_pushed_job(state: State) -> bool:
     """The same where the job cannot be taken back: sent again, it finds its own lock."""
     return {*state.locks.values()} == {"job-1"}
@@ -880,6 +892,7 @@ SCENES = [
     Scene("push_tick_refused", PUSH, scene_push_tick_refused, doubles=True, check=awaited),
     Scene("skip_ticks", SKIP_TICKS, scene_skip_ticks, check=awaited),
     Scene("write_cron", WRITE_CRON, scene_write_cron, check=awaited),
+    Scene("write_cron taken over", WRITE_CRON, scene_write_cron_taken_over, check=awaited),
     *[
         Scene(f"rate_{kind}", RATE, scene_rate(kind), check=has_room(kind))
         for kind in ("fixed_window", "sliding_window", "leaky_bucket")

@@ -116,7 +116,7 @@ def test_every_setting_is_in_the_table() -> None:
 
 
 def test_every_exit_code_is_in_the_table() -> None:
-    rows = re.findall(r"^\| (\d) \| (.+) \|$", (ROOT / "docs/reference/exit_codes.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", (ROOT / "docs/reference/exit_codes.md").read_text(), re.MULTILINE)
 
     assert [int(code) for code, _ in rows] == sorted(ExitCode)
 

@@ -13,7 +13,7 @@ import pytest
 from kiqcluster.api import CronSet
 from kiqcluster.errors import ExitCode
 from kiqcluster.store import Store
-from tests.kit import wait_until
+from tests.kit import Cluster, wait_until
 from tests.process.kiqctl import Kiqctl
 from tests.stage import Stage
 
@@ -110,6 +110,32 @@ def test_a_release_without_an_entry_removes_it_and_leaves_those_by_hand(stage: S
     cluster.wait_ready(1)
 
     wait_until(lambda: names(stage.store) == {"by hand"}, "the entry to be removed")
+
+
+def test_another_application_with_an_entry_of_the_same_queue_starts_once_the_first_one_has_ended(
+    stage: Stage,
+) -> None:
+    def run(application: str) -> Cluster:
+        return stage.run_cluster("cronjob:*", "default", "-c", "1", app=APP, KIQ_CRON_APPLICATION=application)
+
+    shop = run("shop")
+    shop.wait_ready(2)
+    wait_until(lambda: ticks(stage, "each_second"), "a tick to run")
+
+    blog = run("blog")
+    assert blog.wait() == ExitCode.NAME_IN_USE
+    assert any("'blog'" in line and "'shop', which runs" in line for line in blog.lines)
+    before = len(ticks(stage, "each_second"))
+    wait_until(lambda: len(ticks(stage, "each_second")) > before, "the first one to go on")
+    assert {each.id for each in CronSet(store=stage.store).list()} == {"each_second@shop"}
+
+    shop.stop()
+    blog = run("blog")
+    blog.wait_ready(2)
+    wait_until(
+        lambda: {each.id for each in CronSet(store=stage.store).list()} == {"each_second@blog"},
+        "its entry to be taken over",
+    )
 
 
 def names(store: Store) -> set[str]:

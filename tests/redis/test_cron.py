@@ -1,9 +1,10 @@
-"""Cron on a real Redis: what is declared, which process takes a tick, and what becomes of its job."""
+"""Cron on a real Redis: which process takes a tick, and what becomes of its job (declared: test_cron_sync)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Barrier, Thread
 
 import pytest
@@ -19,8 +20,7 @@ from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Push, Runtime, Setup
 from kiqcluster.sidekiq.cron_entries import CronEntry, parse_entries
 from kiqcluster.store import Store
-from kiqcluster.store.cron import CronRow, read_entries, write
-from kiqcluster.worker.maintenance.cron_sync import CronSync
+from kiqcluster.store.cron import CronRow, write
 from kiqcluster.worker.maintenance.cron_ticks import CronTicks
 from tests.kit import ManualClock, RedisServer
 from tests.redis.kiqctl import Kiqctl
@@ -217,6 +217,23 @@ class TestTicks:
         assert store.call("ZCARD", store.keys.cron_ticks) == 0
         assert store.call("HGET", store.keys.cron, "broken") == b"{", "it stays, for kiqctl to show"
 
+    def test_an_entry_of_another_application_has_a_class_of_that_name_there(
+        self, ticks: CronTicks, store: Store, now: float
+    ) -> None:
+        second = now // 1
+        for application, awaited_at in (("app", second), ("blog", second), ("shop", second - 5)):
+            (entry,) = parse_entries({"e": {"schedule": "* * * * * *", "job": "Report", "queue": application}})
+            entry = replace(entry, application=application)
+            assert write(store, [CronRow("put", entry.id, entry.encoded(), 1)], application) == ["DONE"]
+            store.call("ZADD", store.keys.cron_ticks, repr(awaited_at), entry.id)
+
+        ticks.move(now)
+
+        assert len(jobs(store, "app")) == 1, "its own"
+        assert (jobs(store, "blog"), len(jobs(store, "shop"))) == ([], 6), "others have 5 s for theirs"
+        assert {payload["cron"] for payload in jobs(store, "shop")} == {"e"}
+        assert awaited(store, "e@blog") == second
+
     def test_who_does_not_know_the_class_leaves_it_to_others_for_a_while(
         self, ticks: CronTicks, store: Store, now: float
     ) -> None:
@@ -229,168 +246,6 @@ class TestTicks:
         assert [payload["cron"] for payload in jobs(store)] == ["late"]
         assert (moved.entries, moved.next_at) == (1, pytest.approx(second + 5))
         assert awaited(store) == second
-
-
-class TestSync:
-    def sync(self, store: Store, setup: Setup, registry: Registry, clock: ManualClock, **tables: object) -> CronSync:
-        runtime = runtime_of(store, setup, clock, cron=parse_entries(tables))
-        return CronSync(runtime, registry, "", lambda key, at: None)
-
-    def names(self, store: Store) -> dict[str, float | None]:
-        return {each.name: each.next_at for each in read_entries(store)}
-
-    def test_what_is_declared_is_written_once_and_removed_when_it_is_gone(
-        self, store: Store, setup: Setup, registry: Registry, clock: ManualClock, now: float
-    ) -> None:
-        @job
-        def report() -> None: ...
-
-        daily = {"schedule": "@daily", "job": "report"}
-        self.sync(store, setup, registry, clock, a=daily, b=daily).keep()
-        put(store, {}, now + 60, "by hand")
-
-        (a, b, _) = read_entries(store)
-        assert CronEntry.read("a", a.raw).queue == "cronjob:report"
-        assert CronEntry.read("a", a.raw).options["retry"] == 0
-        assert a.next_at == b.next_at == (now // 86_400 + 1) * 86_400
-        store.call("CONFIG", "RESETSTAT")
-        self.sync(store, setup, registry, clock, a=daily, b=daily).keep()
-        assert b"cmdstat_hset" not in store.call("INFO", "commandstats")
-
-        self.sync(store, setup, registry, clock, b=daily).keep()
-        assert set(self.names(store)) == {"b", "by hand"}
-        self.sync(store, setup, registry, clock).keep()
-        assert set(self.names(store)) == {"by hand"}
-
-    def test_removed_entries_are_named_for_two_applications_may_have_one_name(
-        self, store: Store, setup: Setup, registry: Registry, clock: ManualClock
-    ) -> None:
-        @job
-        def report() -> None: ...
-
-        daily = {"schedule": "@daily", "job": "report"}
-        told: list[dict[str, object]] = []
-        for entries in ({"shared": daily, "nightly": daily}, {"billing": daily}, {"billing": daily}):
-            runtime = runtime_of(store, setup, clock, cron=parse_entries(entries))
-            runtime.events.listen(lambda event, fields: told.append({"event": event, **fields}))
-            CronSync(runtime, registry, "", lambda key, at: None).keep()
-
-        removed = [each for each in told if each["event"] == "cron_entries_removed"]
-        assert [(each["names"], each["application"]) for each in removed] == [("nightly, shared", "app")]
-        assert set(self.names(store)) == {"billing"}
-
-    def test_an_entry_that_is_the_same_keeps_the_tick_that_it_awaits(
-        self, store: Store, setup: Setup, registry: Registry, clock: ManualClock, now: float
-    ) -> None:
-        @job
-        def report(number: int = 0) -> None: ...
-
-        daily = {"schedule": "@daily", "job": "report"}
-        self.sync(store, setup, registry, clock, a=daily, b=daily).keep()
-        for name in ("a", "b"):
-            store.call("ZADD", store.keys.cron_ticks, now - 30, name)
-
-        changed = {"schedule": "@hourly", "job": "report"}
-        self.sync(store, setup, registry, clock, a={**daily, "args": [1]}, b=changed).keep()
-
-        assert awaited(store, "a") == pytest.approx(now - 30), "a tick that is due is not lost by a deploy"
-        assert awaited(store, "b") == (now // 3_600 + 1) * 3_600
-
-    def test_a_disabled_entry_stays_disabled_unless_the_declaration_says_otherwise(
-        self, store: Store, setup: Setup, registry: Registry, clock: ManualClock
-    ) -> None:
-        @job
-        def report() -> None: ...
-
-        daily = {"schedule": "@daily", "job": "report"}
-        self.sync(store, setup, registry, clock, a=daily).keep()
-        assert write(store, [CronRow("disable", "a")]) == ["DONE"]
-
-        self.sync(store, setup, registry, clock, a={**daily, "retry": 2}).keep()
-        assert self.names(store) == {"a": None}
-        self.sync(store, setup, registry, clock, a={**daily, "enabled": True}).keep()
-        assert self.names(store)["a"] is not None
-
-    def test_applications_do_not_remove_each_others_entries(
-        self, store: Store, setup: Setup, registry: Registry, clock: ManualClock
-    ) -> None:
-        @job
-        def report() -> None: ...
-
-        daily = {"schedule": "@daily", "job": "report"}
-        for name in ("a", "b"):
-            runtime = runtime_of(store, setup, clock, cron=parse_entries({name: daily}), cron_application=name)
-            CronSync(runtime, registry, "", lambda key, at: None).keep()
-
-        assert set(self.names(store)) == {"a", "b"}
-
-    def test_an_entry_that_is_declared_is_not_changed_by_hand(
-        self, store: Store, setup: Setup, registry: Registry, clock: ManualClock
-    ) -> None:
-        @job
-        def report() -> None: ...
-
-        self.sync(store, setup, registry, clock, a={"schedule": "@daily", "job": "report"}).keep()
-
-        rows = [CronRow("put", "a", "{}", 5), CronRow("remove", "a"), CronRow("disable", "a"), CronRow("remove", "no")]
-        assert write(store, rows) == ["DECLARED", "DECLARED", "DONE", "ABSENT"]
-
-    def test_only_the_process_that_began_last_writes(
-        self, store: Store, setup: Setup, registry: Registry, clock: ManualClock
-    ) -> None:
-        store.call("HSET", store.keys.cron_applications, "app", "writing other")
-
-        assert write(store, [CronRow("put", "a", "{}", 5)], "app", "mine") is None
-        assert read_entries(store) == []
-
-    def test_entries_that_are_gone_are_written_again(
-        self, store: Store, setup: Setup, registry: Registry, clock: ManualClock
-    ) -> None:
-        @job
-        def report() -> None: ...
-
-        sync = self.sync(store, setup, registry, clock, a={"schedule": "@daily", "job": "report"})
-        sync.keep()
-        store.call("FLUSHDB")
-
-        clock.time += 100
-        sync.keep()
-        assert set(self.names(store)) == {"a"}
-
-        store.call("HSET", store.keys.cron_applications, "app", "digest of a newer release")
-        store.call("DEL", store.keys.cron)
-        clock.time += 100
-        sync.keep()
-        assert self.names(store) == {}, "an old process does not write over a newer release"
-
-    def test_what_another_process_has_not_finished_is_finished(
-        self, store: Store, setup: Setup, registry: Registry, clock: ManualClock
-    ) -> None:
-        @job
-        def report() -> None: ...
-
-        sync = self.sync(store, setup, registry, clock, a={"schedule": "@daily", "job": "report"})
-        sync.keep()
-        store.call("DEL", store.keys.cron)
-        store.call("HSET", store.keys.cron_applications, "app", "writing other")
-        clock.time += 100
-        for expected in (set(), {"a"}):
-            sync.keep()
-            assert set(self.names(store)) == expected
-            clock.time += 100
-
-    def test_a_forbidden_key_keeps_no_worker_from_starting(
-        self, store: Store, setup: Setup, registry: Registry, clock: ManualClock
-    ) -> None:
-        errors: list[str] = []
-        setup.error_handlers.append(lambda error, context: errors.append(str(context["context"])))
-        store.call("SET", store.keys.cron, "x")
-
-        @job
-        def report() -> None: ...
-
-        self.sync(store, setup, registry, clock, a={"schedule": "@daily", "job": "report"}).keep()
-        assert errors == ["cron"]
 
 
 class TestRetries:

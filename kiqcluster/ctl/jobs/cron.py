@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from kiqcluster.api import CronSet, CronStatus, RubyCronJob
+from kiqcluster.control.fleet import Fleet
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, json_option, read_shards, stores_options
 from kiqcluster.ctl.text.pager import DefaultListGroup
 from kiqcluster.ctl.text.tables import ago, clean, format_duration, format_time, iso_time, text_column
@@ -53,7 +54,8 @@ def cron() -> None:
 def list_entries(ctx: click.Context, stores: list[Store], output: Output) -> None:
     """Show all entries: when the next job comes, and when the latest one was enqueued.
 
-    Entries of sidekiq-cron are shown as well.  Four round trips for each shard, and one more for 500 entries.
+    A queue that no process fetches from, and an application of which none runs, are marked.  Entries of sidekiq-cron
+    are shown as well.  Six round trips for each shard, and one more for 500 entries, and for 500 processes.
 
     \b
       kiqctl cron list
@@ -61,17 +63,17 @@ def list_entries(ctx: click.Context, stores: list[Store], output: Output) -> Non
     """
     now, has_several = SystemClock.now(), len(stores) > 1
 
-    def look(store: Store) -> tuple[str, list[CronStatus], Sequence[RubyCronJob]]:
+    def look(store: Store) -> tuple[str, list[CronStatus], Sequence[RubyCronJob], Fleet]:
         entries = CronSet(store=store)
-        return store.name, entries.list(), entries.ruby_jobs()
+        return store.name, entries.list(), entries.ruby_jobs(), entries.fleet()
 
     looks, missing = read_shards(stores, output, look)
     rows: list[tuple[str, ...]] = []
     documents: list[dict[str, Any]] = []
-    for shard, ours, theirs in looks:
+    for shard, ours, theirs, fleet in looks:
         place = {"shard": shard} if has_several else {}
-        rows += [(shard, *_row(each, now)) for each in ours] + [(shard, *_ruby_row(each)) for each in theirs]
-        documents += [{**_as_json(each), **place} for each in ours] + [
+        rows += [(shard, *_row(each, fleet, now)) for each in ours] + [(shard, *_ruby_row(each)) for each in theirs]
+        documents += [{**_as_json(each, fleet), **place} for each in ours] + [
             {**_ruby_as_json(each), **place} for each in theirs
         ]
     if rows:
@@ -95,11 +97,11 @@ def show(stores: list[Store], output: Output, name: str) -> None:
       kiqctl cron show daily_report --json
     """
     entries, status = _find(stores, output, name)
-    runs, now = entries.history(name), SystemClock.now()
-    output.print(_described(status, now))
+    runs, fleet, now = entries.history(status.id), entries.fleet(), SystemClock.now()
+    output.print(_described(status, fleet, now))
     for run in runs:
         output.print([f"  {format_time(run.at)}  tick {format_time(run.tick)}  {_outcome(run)}"])
-    output.document({**_as_json(status), "history": [_run_as_json(run) for run in runs]})
+    output.document({**_as_json(status, fleet), "history": [_run_as_json(run) for run in runs]})
 
 
 @cron.command("next", context_settings=CONTEXT_SETTINGS)
@@ -137,7 +139,7 @@ def enqueue(stores: list[Store], output: Output, name: str) -> None:
       kiqctl cron enqueue daily_report --json
     """
     entries, status = _find(stores, output, name)
-    pushed = entries.push(name)
+    pushed = entries.push(status.id)
     queue = status.entry.queue if status.entry is not None else ""
     if pushed.jid is not None:
         output.info(f"enqueued {pushed.jid} in {clean(queue)}")
@@ -200,7 +202,9 @@ def enable() -> None:
 
 @_command("remove", "is removed")
 def remove() -> None:
-    """Remove entries that were added at run time.  One that an application declares is removed there.
+    """Remove entries that were added at run time, or whose application runs no more.
+
+    An application that runs would write its entries again: remove them there.
 
     \b
       kiqctl cron remove one_off
@@ -263,15 +267,24 @@ def _find(stores: Sequence[Store], output: Output, name: str) -> tuple[CronSet, 
     raise UsageError(f"there is no cron entry {name!r}; kiqctl cron list shows those that there are")
 
 
-def _row(status: CronStatus, now: float) -> tuple[str, ...]:
+def _row(status: CronStatus, fleet: Fleet, now: float) -> tuple[str, ...]:
     entry = status.entry
     if entry is None:
         words: tuple[str, ...] = (status.name, "broken", "", "", "", "", status.error)
     else:
-        source = entry.application or BY_HAND
-        schedule = (str(entry.schedule), entry.job, entry.queue)
-        words = (status.name, *schedule, _next_in(status, now), _latest(status.latest, now), source)
+        schedule = (str(entry.schedule), entry.job, _queue(status, fleet))
+        words = (status.name, *schedule, _next_in(status, now), _latest(status.latest, now), _source(status, fleet))
     return tuple(map(clean, words))
+
+
+def _queue(status: CronStatus, fleet: Fleet) -> str:
+    queue = "" if status.entry is None else status.entry.queue
+    return queue if status.is_served(fleet) else f"{queue} (no worker)"
+
+
+def _source(status: CronStatus, fleet: Fleet) -> str:
+    source = status.application or BY_HAND
+    return f"{source} (not running)" if status.is_orphaned(fleet) else source
 
 
 def _next_in(status: CronStatus, now: float) -> str:
@@ -294,18 +307,18 @@ def _ruby_row(job: RubyCronJob) -> tuple[str, ...]:
     return tuple(map(clean, (*words, state, record.get("last_enqueue_time", ""), OF_RUBY)))
 
 
-def _described(status: CronStatus, now: float) -> list[str]:
+def _described(status: CronStatus, fleet: Fleet, now: float) -> list[str]:
     """Return the lines about an entry."""
     entry = status.entry
     if entry is None:
         return [f"{status.name}: {status.error}"]
     args = ", ".join(ruby_json.encode(each).decode() for each in entry.args)
     lines = [
-        f"{entry.name}  {entry.schedule}  {entry.job}({args}) in {entry.queue}",
+        f"{entry.name}  {entry.schedule}  {entry.job}({args}) in {_queue(status, fleet)}",
         f"  next      {format_time(status.next_at)} ({_next_in(status, now)})",
         f"  missed    {entry.missed}, after {format_duration(entry.grace)}",
         f"  options   {ruby_json.encode(dict(entry.options)).decode()}",
-        f"  source    {entry.application or BY_HAND}",
+        f"  source    {_source(status, fleet)}",
     ]
     return [*lines, *([f"  about     {entry.description}"] if entry.description else [])]
 
@@ -314,9 +327,10 @@ def _outcome(run: CronRun) -> str:
     return run.jid if run.refused_for is None else f"not enqueued: {run.refused_for or 'another job'} holds the lock"
 
 
-def _as_json(status: CronStatus) -> dict[str, Any]:
+def _as_json(status: CronStatus, fleet: Fleet) -> dict[str, Any]:
     entry, run = status.entry, status.latest
-    document: dict[str, Any] = {"name": status.name, "enabled": status.is_enabled, "next_at": iso_time(status.next_at)}
+    document: dict[str, Any] = {"name": status.name, "id": status.id}
+    document |= {"enabled": status.is_enabled, "next_at": iso_time(status.next_at)}
     if entry is None:
         return {**document, "error": status.error}
     return {
@@ -330,7 +344,9 @@ def _as_json(status: CronStatus) -> dict[str, Any]:
         "missed": entry.missed,
         "grace": entry.grace,
         "description": entry.description,
-        "source": entry.application or BY_HAND,
+        "served": status.is_served(fleet),
+        "source": status.application or BY_HAND,
+        "runs": not status.is_orphaned(fleet),
         "latest": None if run is None else _run_as_json(run),
     }
 

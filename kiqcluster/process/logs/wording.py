@@ -206,6 +206,21 @@ WORDING: dict[str, tuple[int, str]] = {
         "cron: removed {names}, which {application} does not declare any more; if another application of this name "
         "does, set cron_application in each",
     ),
+    "cron_entries_restored": (
+        logging.WARNING,
+        "cron: {names} of {application} were missing in Redis, or were changed there, and are written again; see what "
+        "removes keys (maxmemory-policy has to be noeviction)",
+    ),
+    "cron_entries_taken_over": (
+        logging.WARNING,
+        "cron: {names} belong to {application} now; of {others}, which had them, no process runs",
+    ),
+    "cron_queue_unserved": (
+        logging.WARNING,
+        "cron: no process fetches from the queue {queue}, where the jobs of {names} of {application} go, so they wait "
+        "there; name it in a group of a cluster, or give the entry another queue",
+    ),
+    "cron_entry_held": (logging.ERROR, "{refusal}; until then it enqueues nothing"),
     "cron_entries_written": (logging.INFO, "cron: {entries} entries are declared, {removed} removed"),
     "queue_unknown": (logging.WARNING, "slot {slot}: no registered job goes to {queues}; {hint}"),
     "cluster_gave_up": (logging.ERROR, "no slot ever became ready; exit {code} ({reason})"),

@@ -19,7 +19,7 @@ __all__ = ["HEALTHY_SECONDS", "History", "after_death", "after_ready", "give_up_
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 1.0, 30.0  # seconds
 HEALTHY_SECONDS = 60.0  # seconds of life after which earlier failures are forgotten
 BURST_WINDOW_SECONDS = 60.0  # seconds over which immediate respawns are counted
-BOOT_CODES = frozenset({ExitCode.USAGE, ExitCode.APPLICATION, ExitCode.REDIS_REFUSED})
+BOOT_CODES = frozenset({ExitCode.USAGE, ExitCode.APPLICATION, ExitCode.REDIS_REFUSED, ExitCode.NAME_IN_USE})
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 from werkzeug.exceptions import NotFound
 
 from kiqcluster.api import CronSet, CronStatus, JobRecord
+from kiqcluster.control.fleet import Fleet
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.web.arguments import MAX_PAGE_CHARACTERS, as_json, shorten
 from kiqcluster.web.context import Context
@@ -30,16 +31,16 @@ BACK_TO_LIST = "list"  # a field of forms
 
 
 def show_entries(context: Context) -> Mapping[str, Any]:
-    """Show all entries.  Four round trips, one more per 500 entries."""
+    """Show all entries.  Six round trips, one more per 500 entries, and per 500 processes."""
     entries = CronSet(store=context.store, clock=context.clock)
     text = context.request.args.get("q", "").strip()
     ours = [each for each in entries.list() if text.lower() in _words(each)]
     theirs = [each for each in entries.ruby_jobs() if text.lower() in each.name.lower()]
     pages = max(1, -(-len(ours) // ENTRIES_PER_PAGE))
     page = min(context.number("page"), pages)
-    shown = ours[(page - 1) * ENTRIES_PER_PAGE : page * ENTRIES_PER_PAGE]
+    shown, fleet = ours[(page - 1) * ENTRIES_PER_PAGE : page * ENTRIES_PER_PAGE], entries.fleet()
     return {
-        "rows": [_row(each, context.clock.now()) for each in shown],
+        "rows": [_row(each, fleet, context.clock.now()) for each in shown],
         "count": len(ours),
         "ruby": theirs[:MAX_RUBY_RECORDS],
         "ruby_count": len(theirs),
@@ -53,11 +54,13 @@ def _words(status: CronStatus) -> str:
     return f"{status.name} {status.entry.job if status.entry is not None else ''}".lower()
 
 
-def _row(status: CronStatus, now: float) -> Mapping[str, Any]:
+def _row(status: CronStatus, fleet: Fleet, now: float) -> Mapping[str, Any]:
     late = now - status.next_at if status.is_enabled and status.next_at is not None else 0.0
     return {
         "status": status,
         "entry": status.entry,
+        "is_served": status.is_served(fleet),
+        "is_orphaned": status.is_orphaned(fleet),
         "late": late if late > LATE_SECONDS else None,
         "late_after": LATE_SECONDS,
         "latest_late": lateness(status.latest.tick, status.latest.at) if status.latest is not None else None,
@@ -70,7 +73,7 @@ def lateness(tick: float, at: float) -> float | None:
 
 
 def show_entry(context: Context) -> Mapping[str, Any]:
-    """Show one entry.  Two round trips.  Raises NotFound."""
+    """Show one entry.  Six round trips, one more per 500 processes.  Raises NotFound."""
     name, now = context.route["entry"], context.clock.now()
     entries = CronSet(store=context.store, clock=context.clock)
     status = entries.get(name)
@@ -78,14 +81,14 @@ def show_entry(context: Context) -> Mapping[str, Any]:
         raise NotFound(context.gettext("There is no such cron entry: it was removed."))
     entry = status.entry
     return {
-        **_row(status, now),
-        "title": name,
-        "name": name,
+        **_row(status, entries.fleet(), now),
+        "title": status.name,
+        "name": status.id,
         "words": entry.schedule.in_words() if entry is not None else "",
         "ticks": list(islice(entry.schedule.after(now), SHOWN_TICKS)) if entry is not None else [],
         "arguments": _arguments(context, status),
         "options": shorten(as_json(dict(entry.options)), 1_000) if entry is not None else "",
-        "runs": [{"run": each, "late": lateness(each.tick, each.at)} for each in entries.history(name)],
+        "runs": [{"run": each, "late": lateness(each.tick, each.at)} for each in entries.history(status.id)],
     }
 
 
@@ -133,7 +136,7 @@ def ask_to_remove(context: Context) -> Question:
 
 
 def remove(context: Context) -> Done:
-    """Remove an entry that was added at run time."""
+    """Remove an entry that was added at run time, or whose application runs no more."""
     name = context.route["entry"]
     was_there = CronSet(store=context.store).remove(name)
     text = message("The cron entry was removed.") if was_there else message("There was no such cron entry.")

@@ -1,79 +1,117 @@
-"""CronSync: writes the cron entries that this application declares to Redis.
+"""CronSync: has Redis hold the cron entries that this application declares, and no others of it.
 
-Runs in: the poller's thread.
-1. compare   the digest of the entries with the one in Redis: equal for all processes of a release but its first
-2. write     the entries, a slice in each script; an entry that is the same keeps its next tick
-3. remove    what the application has declared before and does not any more, with a warning: another application of the
-             same name may have declared it; entries that were added at run time stay
+Runs in: the poller's thread; `refuse_held` in the main thread, at boot.
+1. refuse_held   another application that runs has an entry of the same name in the same queue: this one does not start
+2. compare       what is declared with what Redis has: at boot and once a minute, by the newest release
+3. write         the entries that Redis lacks, a slice in each script; one that is the same keeps its next tick
+4. remove        what the application has declared before and does not any more; entries added at run time stay
 
-In a rolling restart, each new process finds the entries of its release, or writes them.  Later, only entries that are
-gone are written again (a Redis that was emptied): an old process must not put back those of its release.
+A mark in Redis says which declaration of the application is in force: that of the process which started last.  So a
+process of the release before writes nothing over those of a new one, and all converge when the mark itself is lost.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from enum import Enum, auto
 from pathlib import Path
 
 from kiqcluster.application.registry import Registry
 from kiqcluster.client.cron_jobs import resolved
-from kiqcluster.errors import RedisRefused, UsageError
+from kiqcluster.control.fleet import Fleet, read_fleet
+from kiqcluster.errors import ExitCode, RedisRefused, UsageError
 from kiqcluster.features.cron import declared_entries
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.sidekiq.cron_entries import CronEntry
 from kiqcluster.store import is_outage
-from kiqcluster.store.cron import CronRow, begin_writing, read_entries, write
+from kiqcluster.store.cron import HELD, CronRow, Mark, StoredEntry, begin_writing, find_ids, read_entries, write
 from kiqcluster.store.wire import server_time
 
-__all__ = ["CronSync"]
+__all__ = ["CronSync", "Step", "next_step"]
 
-MAX_SHOWN_NAMES = 20  # of removed entries, in one line of the log
+MAX_SHOWN_NAMES = 20  # of entries, in one line of the log
 LOOK_SECONDS = 60.0  # between two looks whether the entries are still there
 DIGEST_CHARACTERS = 16
-WRITING = b"writing "
+
+
+class Step(Enum):
+    """What a look finds to do."""
+
+    LEAVE = auto()
+    COMPARE = auto()
+    WRITE = auto()
+
+
+def next_step(mark: Mark | None, own: Mark, *, is_first: bool, is_given_up: bool) -> Step:
+    """Return what to do about the entries of an application.
+
+    mark: what Redis has of it.  own: of this process.  is_first: since its start.  is_given_up: whether the process
+    that writes is the same as at the look before, so that it has died meanwhile.
+    """
+    if mark is not None and mark.digest == own.digest:
+        return Step.COMPARE
+    if mark is None or is_first:
+        return Step.WRITE
+    if mark.is_unfinished:
+        return Step.WRITE if is_given_up else Step.LEAVE
+    return Step.WRITE if mark.since < own.since else Step.LEAVE  # an older process has written what it declares
 
 
 class CronSync:
     """shard: of this worker; it writes the entries whose jobs go there.
 
-    expect: takes note of a tick of which the poller does not know yet.
+    expect: takes note of a tick of which the poller does not know yet.  cluster_queues: from which the processes of
+    this cluster fetch, also those that start at this moment.
     """
 
-    def __init__(self, runtime: Runtime, registry: Registry, shard: str, expect: Callable[[str, float], None]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        registry: Registry,
+        shard: str,
+        expect: Callable[[str, float], None],
+        cluster_queues: frozenset[str],
+    ) -> None:
         self._runtime = runtime
         self._store = runtime.store
         self._shard = shard
         self._expect = expect
         self._application = runtime.config.known_cron_application()
-        self._entries = self._declared(registry)
-        self._digest = self._digest_of(self._entries)
-        self._has_looked = False
+        self._entries = {each.id: each for each in self._declared(registry)}
+        self._own: Mark | None = None  # known from the first look on
         self._look_at = 0.0  # monotonic seconds
-        self._unfinished = b""  # what a process has begun to write, as it was at the latest look
+        self._mark: Mark | None = None  # of the application, as it was at the latest look
+        self._cluster_queues = cluster_queues
+        self._told: dict[str, str] = {}  # entry that another application has → that application, as it was logged
+        self._unserved: frozenset[str] = frozenset()  # queues from which nobody fetches, as it was logged
+
+    def refuse_held(self) -> None:
+        """Raise UsageError if another application that runs has one of these entries.
+
+        One round trip for 500 entries; three more if an entry of another application is in the way.
+        """
+        with self._reporting_refusals():
+            rows = [CronRow("check", each.id, each.encoded()) for each in self._entries.values()]
+            held = _held(rows, write(self._store, rows, self._application) or ())
+            fleet = read_fleet(self._store) if held else Fleet()
+            for identifier, application in held.items():
+                if fleet.runs(application):
+                    raise UsageError(self._refusal(identifier, application, fleet), ExitCode.NAME_IN_USE)
 
     def keep(self) -> None:
-        """Write the entries unless Redis has them; look once a minute whether they are still there.
+        """Write the entries that Redis lacks, and remove those that are not declared any more; once a minute.
 
-        One round trip if they are; else one for each 500 entries and four more.  What Redis refuses is reported, and
-        tried again.  Raises StoreError when Redis is away.
+        Two round trips, and one for each 500 entries; some more if something is written.  What Redis refuses is
+        reported, and tried again.  Raises StoreError when Redis is away.
         """
         now = self._runtime.clock.monotonic()
-        if now < self._look_at or (self._has_looked and not self._entries):
+        if now < self._look_at:
             return
         with self._reporting_refusals():
-            known = self._store.call("HGET", self._store.keys.cron_applications, self._application)
-            if self._has_looked:
-                is_given_up = known is not None and known.startswith(WRITING) and known == self._unfinished
-                is_wanted = known is None or is_given_up
-            else:
-                is_wanted = known != self._digest.encode() and (bool(self._entries) or known is not None)
-            self._unfinished = known or b""
-            if is_wanted:
-                self._write()
-            self._has_looked = True
+            self._look()
         self._look_at = now + LOOK_SECONDS * self._runtime.rng.uniform(0.8, 1.2)
 
     @contextmanager
@@ -95,53 +133,137 @@ class CronSync:
                 found.append(replace(one, application=self._application))
         return found
 
-    @staticmethod
-    def _digest_of(entries: Sequence[CronEntry]) -> str:
-        text = b"\n".join(
-            b"%s %r %s" % (each.name.encode(), each.enabled, each.encoded())
-            for each in sorted(entries, key=lambda each: each.name)
-        )
-        return hashlib.sha256(text).hexdigest()[:DIGEST_CHARACTERS]
-
-    def _write(self) -> None:
-        """Write all entries, and remove those of this application that it does not declare any more."""
-        token = begin_writing(self._store, self._application)
-        now = server_time(self._store.call("TIME"))
-        rows, first = [], float("inf")
-        for entry in self._entries:
-            following = entry.schedule.next(now)
-            first = min(first, following)
-            rows.append(CronRow("put", entry.name, entry.encoded(), following))
-            if entry.enabled is not None:
-                rows.append(CronRow("enable" if entry.enabled else "disable", entry.name, following))
-        if write(self._store, rows, self._application, token) is None:  # another process does it
+    def _look(self) -> None:
+        raw, time = self._store.pipeline([("HGET", self._store.keys.cron_applications, self._application), ("TIME",)])
+        now, mark, before = server_time(time), Mark.read(raw), self._mark
+        is_first = self._own is None
+        own = self._own = self._own or Mark(_digest_of(self._entries.values()), f"{now:.6f}")
+        self._mark = mark
+        if not self._entries and mark is None:
             return
-        others = self._others()
-        gone = [CronRow("remove", name) for name in others]
-        written = write(self._store, [*gone, CronRow("finish", "", self._digest)], self._application, token)
-        if written is not None:
-            self._runtime.events.emit("cron_entries_written", entries=len(self._entries), removed=len(gone))
-            self._tell_removed(others)
-            self._expect(self._store.keys.cron_ticks, first)
+        is_given_up = mark is not None and mark.is_unfinished and mark == before
+        step = next_step(mark, own, is_first=is_first, is_given_up=is_given_up)
+        if step is Step.WRITE:
+            self._write(begin_writing(self._store, self._application), own, now)
+        elif step is Step.COMPARE and mark is not None:
+            self._restore(mark, now)
+        self._tell_unserved()
 
-    def _tell_removed(self, names: Sequence[str]) -> None:
-        """Name the entries that were removed: two applications of one name remove those of each other."""
-        if names:
+    # 3. write
+
+    def _write(self, mark: Mark, own: Mark, now: float) -> None:
+        """Write all entries, and remove those of this application that it does not declare any more."""
+        if self._put(self._entries.values(), mark, now) is None:  # another process does it
+            return
+        switches = [
+            CronRow("enable", each.id, each.schedule.next(now)) if each.enabled else CronRow("disable", each.id)
+            for each in self._entries.values()
+            if each.enabled is not None and each.id not in self._told
+        ]
+        gone = [each for each in find_ids(self._store, application=self._application) if each not in self._entries]
+        rows = [*switches, *(CronRow("remove", each) for each in gone), CronRow("finish", "", str(own))]
+        if write(self._store, rows, self._application, mark) is None:
+            return
+        self._mark = own
+        self._runtime.events.emit("cron_entries_written", entries=len(self._entries), removed=len(gone))
+        self._tell("cron_entries_removed", gone)
+
+    def _restore(self, mark: Mark, now: float) -> None:
+        """Write what Redis has lost of the entries, or has otherwise; remove what it has beside them."""
+        ids = {*self._entries, *find_ids(self._store, application=self._application)}
+        stored = {each.id: each for each in read_entries(self._store, sorted(ids), with_history=False)}
+        lost = [each for each in self._entries.values() if _is_lost(each, stored.get(each.id))]
+        written = self._put(lost, mark, now) if lost else []
+        if written is None:
+            return
+        off = [each for each in written if self._entries[each].enabled is False and not _is_on(stored.get(each))]
+        gone = sorted(stored.keys() - self._entries.keys())
+        rows = [*(CronRow("disable", each) for each in off), *(CronRow("remove", each) for each in gone)]
+        if not rows or write(self._store, rows, self._application, mark) is not None:
+            self._tell("cron_entries_restored", written)
+            self._tell("cron_entries_removed", gone)
+
+    def _put(self, entries: Iterable[CronEntry], mark: Mark, now: float) -> list[str] | None:
+        """Put entries; return the ids of those that are there now, None if another process writes by now.
+
+        Those of an application that has ended are taken over; those of one that runs are not written.
+        """
+        rows = [CronRow("put", each.id, each.encoded(), each.schedule.next(now)) for each in entries]
+        words = write(self._store, rows, self._application, mark)
+        if words is None:
+            return None
+        held, fleet = _held(rows, words), Fleet()
+        if held:
+            fleet = read_fleet(self._store)
+            ended = sorted({each for each in held.values() if not fleet.runs(each)})
+            again = [row for row in rows if held.get(row.id) in ended]
+            words = write(self._store, again, self._application, mark, ended) if again else []
+            if words is None:
+                return None
+            self._tell("cron_entries_taken_over", [row.id for row in again], others=", ".join(ended))
+            held = {each: by for each, by in held.items() if by not in ended} | _held(again, words)
+        self._tell_held(held, fleet)
+        put = [row for row in rows if row.id not in held]
+        if put:
+            self._expect(self._store.keys.cron_ticks, min(float(row.further) for row in put))
+        return [row.id for row in put]
+
+    # telling
+
+    def _tell(self, event: str, ids: Sequence[str], **fields: str) -> None:
+        """Name entries, if there are any."""
+        if ids:
+            names = [each.removesuffix(f"@{self._application}") for each in ids]
             more = f" and {len(names) - MAX_SHOWN_NAMES} more" if len(names) > MAX_SHOWN_NAMES else ""
             shown = ", ".join(names[:MAX_SHOWN_NAMES]) + more
-            self._runtime.events.emit("cron_entries_removed", names=shown, application=self._application)
+            self._runtime.events.emit(event, names=shown, application=self._application, **fields)
 
-    def _others(self) -> list[str]:
-        """Return the names of entries of this application that it does not declare any more."""
-        declared, others = {each.name for each in self._entries}, []
-        for stored in read_entries(self._store):
-            if stored.name in declared:
-                continue
-            try:
-                entry = CronEntry.read(stored.name, stored.raw)
-            except UsageError as error:  # not one of ours
-                self._runtime.trouble("cron", error)
-                continue
-            if entry.application == self._application:
-                others.append(entry.name)
-        return others
+    def _tell_held(self, held: Mapping[str, str], fleet: Fleet) -> None:
+        """Say once that another application has an entry: both have started at the same time."""
+        for identifier, application in held.items():
+            if self._told.get(identifier) != application:
+                self._runtime.events.emit("cron_entry_held", refusal=self._refusal(identifier, application, fleet))
+        self._told = dict(held)
+
+    def _tell_unserved(self) -> None:
+        """Say once of entries that nobody runs their jobs.  No round trip where this cluster has their queues."""
+        entries = [each for each in self._entries.values() if each.queue not in self._cluster_queues]
+        fleet = read_fleet(self._store) if entries else Fleet()
+        unserved = frozenset(each.queue for each in entries if not fleet.serves(each.queue))
+        for queue in sorted(unserved - self._unserved):
+            names = [each.id for each in entries if each.queue == queue]
+            self._tell("cron_queue_unserved", names, queue=queue)
+        self._unserved = unserved
+
+    def _refusal(self, identifier: str, application: str, fleet: Fleet) -> str:
+        entry, identity = self._entries[identifier], fleet.members.get(application, "as it seems")
+        return (
+            f"cron entry {entry.name} of the application {self._application!r} has the name and the queue "
+            f"({entry.queue}) of an entry of the application {application!r}, which runs ({identity}): each tick would "
+            "run twice. If both are one application, set the same cron_application in both; if this is its new name, "
+            f"keep cron_application = {application!r}, or stop the processes of the old name first. If they are two, "
+            "give this entry another name or another queue"
+        )
+
+
+def _digest_of(entries: Iterable[CronEntry]) -> str:
+    text = b"\n".join(
+        b"%s %r %s" % (each.id.encode(), each.enabled, each.encoded())
+        for each in sorted(entries, key=lambda each: each.id)
+    )
+    return hashlib.sha256(text).hexdigest()[:DIGEST_CHARACTERS]
+
+
+def _held(rows: Sequence[CronRow], words: Sequence[str]) -> dict[str, str]:
+    """Return id of an entry → the application that has it already."""
+    pairs = zip(rows, words, strict=True)
+    return {row.id: word.removeprefix(HELD) for row, word in pairs if word.startswith(HELD)}
+
+
+def _is_on(stored: StoredEntry | None) -> bool:
+    return stored is not None and stored.next_at is not None
+
+
+def _is_lost(entry: CronEntry, stored: StoredEntry | None) -> bool:
+    """Return whether Redis lacks an entry or its tick, or has another one in its place."""
+    return stored is None or stored.raw != entry.encoded() or not (stored.is_disabled or _is_on(stored))

@@ -5,9 +5,9 @@ Runs in: the poller's thread, also in a quiet process.
 2. plan      which ticks get a job (features/cron.py), and the payloads (client/cron_jobs.py)
 3. write     each job with its step to the following tick, in one script; all of them in one round trip
 
-Every process may do it; each tick is taken once.  A process that does not know the class of an entry leaves it to
-others for a while: they know its middleware and guarantees.  An entry whose job cannot be made, or is refused by Redis,
-holds up no other: its tick stays, and is tried again in a minute.
+Every process may do it; each tick is taken once.  A process that does not know the class of an entry, or is of another
+application, leaves it to others for a while: they know its middleware and guarantees.  An entry whose job cannot be
+made, or is refused by Redis, holds up no other: its tick stays, and is tried again in a minute.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from math import inf
 from typing import NamedTuple
 
-from kiqcluster.application.registry import Registry
+from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.client.client import Client
 from kiqcluster.client.cron_jobs import prepared
 from kiqcluster.client.writes import write_each
@@ -43,7 +43,7 @@ class _Job(NamedTuple):
     """A job on its way, and the step of its entry."""
 
     ready: Ready
-    name: str
+    id: str
     step: Step
 
 
@@ -55,21 +55,22 @@ class CronTicks:
         self._runtime = runtime
         self._registry = registry
         self._metrics = metrics
+        self._application = runtime.config.known_cron_application()
         self._client = Client(runtime.store, runtime.setup)
-        self._entries: dict[str, tuple[bytes, CronEntry]] = {}  # name → as Redis holds it, and decoded
+        self._entries: dict[str, tuple[bytes, CronEntry]] = {}  # id → as Redis holds it, and decoded
         self._waiting: dict[str, float] = {}  # entry that could not be enqueued → monotonic second of the next try
 
     def move(self, now: float) -> Moved:
         """Enqueue what is due.  Two round trips, two more if something is.  Raises StoreError."""
         here = self._runtime.clock.monotonic()
-        self._waiting = {name: until for name, until in self._waiting.items() if until > here}
+        self._waiting = {each: until for each, until in self._waiting.items() if until > here}
         due = read_ticks(self._runtime.store, now, MAX_TICKS + len(self._waiting))
         jobs: list[_Job] = []
         skipped: list[tuple[str, float, float | None]] = []
         later = inf  # seconds until an entry is due that was left out
         for tick in due.ticks:
-            if tick.name in self._waiting:
-                later = min(later, self._waiting[tick.name] - here)
+            if tick.id in self._waiting:
+                later = min(later, self._waiting[tick.id] - here)
             elif (seconds := self._left_to_others(tick, due.now)) > 0:
                 later = min(later, seconds)
             else:
@@ -79,18 +80,16 @@ class CronTicks:
         moved = self._write(jobs, due.now) + len(skipped)
         if self._waiting:
             later = min(later, *(until - here for until in self._waiting.values()))
-        next_by_name: dict[str, float] = {
-            name: step.following for _, name, step in jobs
-        }  # the last step of each counts
-        next_by_name |= {name: at for name, _, at in skipped if at is not None}
-        if moved and (due.next_at is None or any(at <= due.now for at in next_by_name.values())):
+        next_by_id: dict[str, float] = {each.id: each.step.following for each in jobs}  # the last step of each counts
+        next_by_id |= {each: at for each, _, at in skipped if at is not None}
+        if moved and (due.next_at is None or any(at <= due.now for at in next_by_id.values())):
             return Moved(moved, due.now, None)
-        return Moved(moved, due.now, min(due.next_at or inf, due.now + later, *next_by_name.values()))
+        return Moved(moved, due.now, min(due.next_at or inf, due.now + later, *next_by_id.values()))
 
     def _left_to_others(self, tick: DueTick, now: float) -> float:
         """Return the seconds for which a tick is left to processes that know the class of its job; 0 for none."""
-        entry = None if tick.raw is None else self._entry(tick.name, tick.raw)
-        if entry is None or self._registry.get(entry.job) is not None:
+        entry = None if tick.raw is None else self._entry(tick.id, tick.raw)
+        if entry is None or self._definition(entry) is not None:
             return 0.0
         return max(0.0, tick.awaited + STRANGER_SECONDS - now)
 
@@ -98,42 +97,49 @@ class CronTicks:
         self, tick: DueTick, now: float, jobs: list[_Job], skipped: list[tuple[str, float, float | None]]
     ) -> None:
         """Add what becomes of a due tick to the jobs, or to the ticks that are skipped."""
-        entry = None if tick.raw is None else self._entry(tick.name, tick.raw)
+        entry = None if tick.raw is None else self._entry(tick.id, tick.raw)
         if entry is None:  # removed, or not an entry, which `kiqctl cron list` shows
-            skipped.append((tick.name, tick.awaited, None))
+            skipped.append((tick.id, tick.awaited, None))
             return
         for step in plan(entry, tick.awaited, now):
             ready = None if step.at is None else self._prepared(entry, step, now)
             if ready is not None:
-                jobs.append(_Job(ready, entry.name, step))
-            elif tick.name in self._waiting:
+                jobs.append(_Job(ready, entry.id, step))
+            elif tick.id in self._waiting:
                 return
             else:
-                skipped.append((tick.name, step.awaited, float(step.following)))
+                skipped.append((tick.id, step.awaited, float(step.following)))
 
-    def _entry(self, name: str, raw: bytes) -> CronEntry | None:
+    def _entry(self, identifier: str, raw: bytes) -> CronEntry | None:
         """Return an entry, None for what is not one."""
-        known = self._entries.get(name)
+        known = self._entries.get(identifier)
         if known is not None and known[0] == raw:
             return known[1]
         try:
-            entry = CronEntry.read(name, raw)
+            entry = CronEntry.read(identifier, raw)
         except UsageError as error:
-            self._runtime.setup.notify_error_handlers(error, {"context": "cron", "entry": name})
+            self._runtime.setup.notify_error_handlers(error, {"context": "cron", "entry": identifier})
             return None
         if len(self._entries) >= MAX_KNOWN:
             self._entries.clear()
-        self._entries[name] = raw, entry
+        self._entries[identifier] = raw, entry
         return entry
+
+    def _definition(self, entry: CronEntry) -> Definition | None:
+        """Return the class of an entry's jobs, None where it is not known here.
+
+        A class of that name here is another one if another application declares the entry.
+        """
+        return self._registry.get(entry.job) if entry.application in ("", self._application) else None
 
     def _prepared(self, entry: CronEntry, step: Step, now: float) -> Ready | None:
         """Return the job of a step; None if client middleware stopped it, or if it cannot be made now."""
-        keys, definition = self._runtime.store.keys, self._registry.get(entry.job)
+        keys, definition = self._runtime.store.keys, self._definition(entry)
         return guarded(partial(self._unprepared, entry), prepared, self._client, keys, definition, entry, step, now)
 
     def _unprepared(self, entry: CronEntry, raised: BaseException) -> None:
-        self._runtime.setup.notify_error_handlers(as_exception(raised), {"context": "cron", "entry": entry.name})
-        self._wait(entry.name)
+        self._runtime.setup.notify_error_handlers(as_exception(raised), {"context": "cron", "entry": entry.id})
+        self._wait(entry.id)
 
     def _write(self, jobs: Sequence[_Job], now: float) -> int:
         """Write jobs; return how many ticks this process has taken."""
@@ -142,11 +148,11 @@ class CronTicks:
         for job, result in zip(jobs, results, strict=True):
             if isinstance(result, Exception):
                 self._runtime.trouble("cron", result)
-                self._wait(job.name)
+                self._wait(job.id)
             elif result is None or result.row.operation != "tick":
                 taken += 1
                 self._metrics.count_cron(max(0.0, now - (job.step.at or now)), is_refused=result is not None)
         return taken
 
-    def _wait(self, name: str) -> None:
-        self._waiting[name] = self._runtime.clock.monotonic() + RETRY_SECONDS
+    def _wait(self, identifier: str) -> None:
+        self._waiting[identifier] = self._runtime.clock.monotonic() + RETRY_SECONDS

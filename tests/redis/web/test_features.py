@@ -188,12 +188,14 @@ class TestCron:
     def test_an_entry_that_an_application_declares_is_not_removed(self, store: Store) -> None:
         self.add(store)
         raw = decode(store.call("HGET", store.keys.cron, "nightly"))
-        store.call("HSET", store.keys.cron, "nightly", json.dumps({**raw, "application": "shop"}))
+        store.call("HSET", store.keys.cron, "nightly@shop", json.dumps({**raw, "application": "shop"}))
+        store.call("SADD", store.keys.processes, "host:1:a")
+        store.call("HSET", store.keys.process("host:1:a"), "info", '{"application": "shop"}')
         site = Site(store)
 
-        assert "/cron/nightly/remove" not in site.get("/cron/nightly").text
-        assert site.post("/cron/nightly/remove").status_code == 409
-        assert store.call("HEXISTS", store.keys.cron, "nightly") == 1
+        assert "/cron/nightly@shop/remove" not in site.get("/cron/nightly@shop").text
+        assert site.post("/cron/nightly@shop/remove").status_code == 409
+        assert store.call("HEXISTS", store.keys.cron, "nightly@shop") == 1
 
     def test_records_of_sidekiq_cron_are_shown_with_why_they_cannot_be_taken_over(self, store: Store) -> None:
         store.call("SADD", "cron_jobs:default", "cron_job:default:a", "cron_job:default:b")

@@ -1,0 +1,60 @@
+"""Fleet: which queues the live processes of a Redis fetch from, and of which applications they are.
+
+Ruby's processes are part of it, but are of no application: Sidekiq does not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kiqcluster.control.process_registry import MAX_PER_ROUND_TRIP, read_object, served_queues
+from kiqcluster.store import Store
+from kiqcluster.store.scripts import sliced
+
+__all__ = ["Fleet", "read_fleet"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """queues: from which some process fetches.  has_more: whether a process leaves out names, since it has too many.
+
+    members: application → identity of one of its processes.  is_known: whether the list of processes can be read.
+    """
+
+    queues: frozenset[str] = frozenset()
+    members: Mapping[str, str] = field(default_factory=dict)
+    has_more: bool = False
+    is_known: bool = True
+
+    def serves(self, queue: str) -> bool:
+        """Return whether a process fetches from a queue, or may do so."""
+        return queue in self.queues or self.has_more or not self.is_known
+
+    def runs(self, application: str) -> bool:
+        """Return whether a process of an application runs, or may run."""
+        return application in self.members or not self.is_known
+
+
+def read_fleet(store: Store) -> Fleet:
+    """Return the fleet as its heartbeats of the last minute describe it; one that is not known where the list of
+    processes is a key of another type.
+
+    Two round trips, one more per 500 processes.  Raises StoreError.
+    """
+    (found,) = store.ask_each([("SMEMBERS", store.keys.processes)])
+    if not isinstance(found, list):
+        return Fleet(is_known=False)
+    identities = sorted(each.decode(errors="replace") for each in found)
+    queues, members, has_more = set[str](), dict[str, str](), False
+    for some in sliced(identities, MAX_PER_ROUND_TRIP):
+        replies = store.ask_each([("HGET", store.keys.process(each), "info") for each in some])
+        for identity, info in zip(some, replies, strict=True):
+            if not isinstance(info, bytes):  # it has ended, or is not a process
+                continue
+            about = read_object(info)
+            queues.update(served_queues(info))
+            has_more |= bool(about.get("omitted_queues"))
+            if isinstance(application := about.get("application"), str):
+                members.setdefault(application, identity)
+    return Fleet(frozenset(queues), members, has_more)

@@ -6,6 +6,7 @@ from another place under a registered name is an error that names both.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -15,7 +16,8 @@ from inspect import Parameter, Signature
 from types import CoroutineType
 from typing import Any
 
-from kiqcluster.errors import InvalidArguments, JobDefinitionError, UsageError
+from kiqcluster.errors import InvalidArguments, JobDefinitionError, UsageError, class_name, message_of
+from kiqcluster.process.boundary.calls import guarded, is_a
 from kiqcluster.process.in_force import InForce
 from kiqcluster.sidekiq import active_job
 from kiqcluster.sidekiq.payload import Payload
@@ -25,6 +27,7 @@ from kiqcluster.sidekiq.selectors import DECLARED
 __all__ = ["BY_KEYWORD", "ENVELOPE", "Definition", "Perform", "Registry", "current_registry", "using_registry"]
 
 Perform = Callable[..., Any]
+LOGGER = logging.getLogger("kiqcluster")
 BY_KEYWORD = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)  # kinds of parameters that take no positional argument
 ENVELOPE = Signature([Parameter("envelope", Parameter.POSITIONAL_ONLY)])
 
@@ -185,7 +188,7 @@ class Definition:
 
     def check_returned(self, returned: object) -> None:
         """Check what `perform` of a job that is not async has returned.  Raises UsageError for a coroutine."""
-        if isinstance(returned, CoroutineType):
+        if is_a(returned, CoroutineType):
             returned.close()
             raise UsageError(
                 f"{self.name} has returned a coroutine, which nobody awaits, so it has done nothing: a plain function "
@@ -225,7 +228,7 @@ class Registry:
         name: str = payload["class"]
         definition = self._definitions.get(name)
         if definition is None and self.resolve is not None:
-            definition = self.resolve(name)
+            definition = guarded(partial(_log_unresolved, name), self.resolve, name)
         if definition is None and (envelope := active_job.unwrapped(payload)) is not None:
             name = envelope.job_class
             wrapped = self._definitions.get(name)
@@ -237,6 +240,11 @@ class Registry:
 
     def __len__(self) -> int:
         return len(self._definitions)
+
+
+def _log_unresolved(name: str, error: BaseException) -> None:
+    message = "%s is not found, so its jobs count as those of an unknown class: %s: %s"
+    LOGGER.warning(message, name, class_name(error), message_of(error), exc_info=error)
 
 
 REGISTRY = InForce(Registry())

@@ -88,6 +88,9 @@ class Cancellations:
         is_over = isinstance(end.outcome, FINAL) and jid in self.marks.jids
         return [Effect("unmark", end.keys.cancelled, (str(jid),))] if is_over else ()
 
+    def on_end_failed(self, end: JobEnd, _error: BaseException) -> Iterable[Effect]:
+        return self.on_end(end)
+
 
 def rows_of_push(keys: Keys, jid: str) -> list[Effect]:
     """Return the row that lets a job of this id begin: somebody may have cancelled an earlier one.  For `Client`."""

@@ -7,7 +7,7 @@ pushed job takes the rest along.  What the worker adds is the first argument, an
 | the job                                                       | its chain                                       |
 |---------------------------------------------------------------|-------------------------------------------------|
 | Done                                                          | the next job is pushed (effects `sadd`, `lpush`) |
-| Done, and what it returned is not JSON, or has more than 1 MB | the next job is buried, and handlers are told   |
+| Done, and what it returned cannot be JSON, or has more than 1 MB | the next job is buried                       |
 | Done with NormalFailure; Dead, Discard, Dropped               | has ended                                       |
 | Retry, Requeue, Interrupted, Deferred, Parked                 | waits                                           |
 
@@ -24,11 +24,12 @@ from contextlib import suppress
 
 from kiqcluster.application.options import OPTIONS
 from kiqcluster.application.registry import Definition, current_registry
-from kiqcluster.errors import CannotRun, InvalidArguments, KiqError, MalformedPayload, NormalFailure
+from kiqcluster.errors import CannotRun, MalformedPayload, NormalFailure, message_of
 from kiqcluster.features.expiry import EXPIRES_IN, EXPIRY
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.payload import size_limiter
 from kiqcluster.features.results import MAX_RESULT_BYTES, RESULT_TTL, described, encoded_result, kept_of, with_encoded
+from kiqcluster.process.boundary.calls import is_a
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Run, current_setup
 from kiqcluster.sidekiq import ruby_json
@@ -65,9 +66,16 @@ class Chains:
         following = _read(end.payload[THEN])
         if not following:
             return ()
-        if isinstance(end.outcome, Done) and not isinstance(end.failure, NormalFailure) and not end.was_skipped:
+        if _goes_on(end):
             return _next_rows(end, following)
         return _told(end, following[-1], _ending(end), end.name, str(end.payload.get("jid", "")))
+
+    def on_end_failed(self, end: JobEnd, error: BaseException) -> Iterable[Effect]:
+        """Return the rows that bury the next job, and tell who waits for the last one; none for what is no chain."""
+        with suppress(ValueError):
+            following = _read(end.payload[THEN])
+            return _burial_rows(end, following, error) if _goes_on(end) and following else self.on_end(end)
+        return ()
 
 
 def _read(value: JSON) -> list[Payload]:
@@ -82,29 +90,38 @@ def _read(value: JSON) -> list[Payload]:
     return found
 
 
-def _next_rows(end: JobEnd, following: list[Payload]) -> list[Effect]:
+def _goes_on(end: JobEnd) -> bool:
+    """Return whether the next job is due."""
+    return isinstance(end.outcome, Done) and not is_a(end.failure, NormalFailure) and not end.was_skipped
+
+
+def _next(following: list[Payload]) -> Payload:
+    """Return the payload of the next job, which takes the rest of the chain along."""
     following_one, *rest = following
     ttl_key = () if rest else (KEPT_RESULT_TTL,)
     payload = {key: value for key, value in following_one.items() if key not in ttl_key}
-    if rest:
-        payload[THEN] = rest
-    try:
-        encoded = _with_result(payload, end)
-    except (InvalidArguments, KiqError, TypeError, ValueError, RecursionError) as error:
-        reason = CannotRun(
-            f"what {end.name} {end.payload.get('jid')} has returned cannot be passed on: {error}. "
-            f"The first argument, which is null here, is missing: push {payload['class']} anew"
-        )
-        current_setup().notify_error_handlers(reason, {"context": "chain", "job": payload, "queue": payload["queue"]})
-        said = {"state": "failed", **described(reason)}
-        return [_burial(end, payload, reason), *_told(end, following[-1], said, payload["class"], payload["jid"])]
-    keys, queue = end.keys, payload["queue"]
+    return {**payload, THEN: rest} if rest else payload
+
+
+def _next_rows(end: JobEnd, following: list[Payload]) -> list[Effect]:
+    payload = _next(following)
+    encoded, keys, queue = _with_result(payload, end), end.keys, payload["queue"]
     # The push comes last: a row that Redis refuses keeps the unit, whose rows are all written again.
     return [Effect("sadd", keys.queues, (queue,)), Effect("lpush", keys.queue(queue), (encoded,))]
 
 
+def _burial_rows(end: JobEnd, following: list[Payload], error: BaseException) -> list[Effect]:
+    payload = _next(following)
+    reason = CannotRun(
+        f"what {end.name} {end.payload.get('jid')} has returned cannot be passed on: {message_of(error)}. "
+        f"The first argument, which is null here, is missing: push {payload['class']} anew"
+    )
+    said = {"state": "failed", **described(reason)}
+    return [_burial(end, payload, reason), *_told(end, following[-1], said, payload["class"], payload["jid"])]
+
+
 def _with_result(payload: Payload, end: JobEnd) -> bytes:
-    """Return the next job as it is pushed.  Raises what says that it cannot be."""
+    """Return the next job as it is pushed.  Raises whatever says that it cannot be."""
     definition = current_registry().get(end.name)
     returned = end.returned if definition is None else definition.write_result(end.returned)
     check_arguments([returned], None)

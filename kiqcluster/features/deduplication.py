@@ -141,6 +141,10 @@ class ServerDeduplication:
         definition = current_registry().get(end.name)
         return [*_passed_on(end, definition), *self._lock_rows(end, definition)]
 
+    def on_end_failed(self, end: JobEnd, _error: BaseException) -> Iterable[Effect]:
+        """Return the row of the lock; the sweep sends the next equal job on."""
+        return self._lock_rows(end, current_registry().get(end.name))
+
     def _lock_rows(self, end: JobEnd, definition: Definition | None) -> Iterable[Effect]:
         lock = lock_of(end.payload)
         if lock is None:
@@ -216,10 +220,7 @@ def _place(definition: Definition, payload: Payload, keys: Keys) -> tuple[str, s
 def _passed_on(end: JobEnd, definition: Definition | None) -> list[Effect]:
     if definition is None or not end.has_left_line or definition.local.get("deduplicate") not in EXCLUSIVE:
         return []
-    try:
-        slots, limit = _place(definition, end.payload, end.keys)
-    except Exception:  # noqa: BLE001  # the application's; the sweep sends on
-        return []
+    slots, limit = _place(definition, end.payload, end.keys)
     return [Effect("pass_on", slots, (1, limit))]
 
 

@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from kiqcluster.application.registry import Definition
-from kiqcluster.errors import InvalidPush, JobDropped, class_name
+from kiqcluster.errors import InvalidPush, JobDropped, class_name, message_of
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.results import MAX_RESULT_BYTES, kept_of
+from kiqcluster.process.boundary.calls import guarded
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Push, Run
 from kiqcluster.sidekiq import ruby_json
@@ -44,6 +45,7 @@ DETAILS = "kiq_django"  # what the backend of Django's tasks keeps of a task
 KEPT_KEYS = ("class", "queue", "args", DETAILS)  # of the payload, in the first event
 PENDING_SECONDS = 30 * 86_400  # for which the history of a job is kept that does not end, after its latest event
 MAX_TRACEBACK_CHARACTERS = 20_000
+DONE = {"event": "ended", "state": "done"}
 OUR_FOLDER = str(Path(__file__).parents[1])
 CLOCK = SystemClock()
 
@@ -89,11 +91,12 @@ class ServerHistory:
 
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
         """Return the row that says how a run has ended; none for one that did not begin and is not over."""
-        seconds, event = _seconds(end.payload), _event_of(end)
-        if seconds is None or event is None:
-            return ()
-        said = {**event, "at": CLOCK.now(), "worker": end.identity, "token": end.token}
-        return (_note(end.keys, end.payload, said, seconds if event["event"] == "ended" else PENDING_SECONDS),)
+        return _end_rows(end, _event_of(end))
+
+    def on_end_failed(self, end: JobEnd, error: BaseException) -> Iterable[Effect]:
+        """Return the same row, with the reason in place of the value of a job that is done."""
+        is_done = isinstance(end.outcome, Done) and end.failure is None
+        return _end_rows(end, {**DONE, "value": None, "error": described_error(error)} if is_done else _event_of(end))
 
 
 def read_history(store: Store, jid: str) -> list[Event]:
@@ -116,12 +119,30 @@ def decoded(raw: Sequence[bytes]) -> list[Event]:
 
 def described_error(error: BaseException) -> dict[str, JSON]:
     """Return the path of an error's class, and its traceback, from the frames of the application."""
-    kind, told = type(error), traceback.TracebackException.from_exception(error)
+    name, plain = class_name(error), f"{class_name(error)}: {message_of(error)}\n"
+    text = guarded(lambda _: plain, _traceback_of, error)[-MAX_TRACEBACK_CHARACTERS:]
+    return {"class": _path(name), "traceback": text.encode(errors="replace").decode()}
+
+
+def _traceback_of(error: BaseException) -> str:
+    told = traceback.TracebackException.from_exception(error)
     told.stack = traceback.StackSummary.from_list(
         [frame for frame in told.stack if not frame.filename.startswith(OUR_FOLDER)]
     )
-    text = "".join(told.format())[-MAX_TRACEBACK_CHARACTERS:]
-    return {"class": f"{kind.__module__}.{kind.__qualname__}", "traceback": text.encode(errors="replace").decode()}
+    return "".join(told.format())
+
+
+def _path(name: str) -> str:
+    """Return the path of a class; Python's own are kept by their names."""
+    return name if "." in name else f"builtins.{name}"
+
+
+def _end_rows(end: JobEnd, event: Event | None) -> Iterable[Effect]:
+    seconds = _seconds(end.payload)
+    if seconds is None or event is None:
+        return ()
+    said = {**event, "at": CLOCK.now(), "worker": end.identity, "token": end.token}
+    return (_note(end.keys, end.payload, said, seconds if event["event"] == "ended" else PENDING_SECONDS),)
 
 
 def _event_of(end: JobEnd) -> dict[str, JSON] | None:
@@ -138,16 +159,12 @@ def _event_of(end: JobEnd) -> dict[str, JSON] | None:
 
 
 def _done(value: Any) -> dict[str, JSON]:
-    """Return the event of a job that is done; where its value cannot be kept, the reason is in its place."""
-    try:
-        check_storable(value, "the result")
-        size = len(ruby_json.encode(value))
-    except (TypeError, ValueError, RecursionError) as error:
-        return {"event": "ended", "state": "done", "value": None, "error": described_error(error)}
-    if size <= MAX_RESULT_BYTES:
-        return {"event": "ended", "state": "done", "value": value}
-    large = ValueError(f"the result has {size} bytes of JSON, and {MAX_RESULT_BYTES} are kept at most")
-    return {"event": "ended", "state": "done", "value": None, "error": described_error(large)}
+    """Return the event of a job that is done.  Raises whatever says that its value cannot be kept."""
+    check_storable(value, "the result")
+    size = len(ruby_json.encode(value))
+    if size > MAX_RESULT_BYTES:
+        raise ValueError(f"the result has {size} bytes of JSON, and {MAX_RESULT_BYTES} are kept at most")
+    return {**DONE, "value": value}
 
 
 def _error_of(end: JobEnd) -> dict[str, JSON]:
@@ -158,7 +175,7 @@ def _error_of(end: JobEnd) -> dict[str, JSON]:
         dropped = JobDropped(end.name, str(end.payload.get("jid")), str(kept.get("reason", "")))
         return {"class": class_name(dropped), "traceback": f"{class_name(dropped)}: {dropped}\n"}
     name, message = str(kept.get("error_class", "")), str(kept.get("error_message", ""))
-    return {"class": name if "." in name else f"builtins.{name}", "traceback": f"{name}: {message}\n"}
+    return {"class": _path(name), "traceback": f"{name}: {message}\n"}
 
 
 def _seconds(payload: Payload) -> int | None:

@@ -78,6 +78,10 @@ class Iterations:
             return (Effect("forget", key),)
         return () if iteration is None else (Effect("iteration", key, iteration.encoded()),)
 
+    def on_end_failed(self, end: JobEnd, _error: BaseException) -> Iterable[Effect]:
+        """Return the row that removes the state of a job that is over; else the one that was saved last stays."""
+        return self.on_end(end)
+
 
 def read_iteration(key: str, values: Iterable[bytes | None]) -> Iteration:
     """Return where a job is, from the values of STATE_FIELDS; a job that has not run yet has no state, or no cursor.

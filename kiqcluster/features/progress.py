@@ -65,6 +65,9 @@ class ProgressEnds:
         jid = end.payload.get("jid")
         return (Effect("forget", end.keys.progress(jid)),) if isinstance(jid, str) else ()
 
+    def on_end_failed(self, end: JobEnd, _error: BaseException) -> Iterable[Effect]:
+        return self.on_end(end)
+
 
 PROGRESS = ProgressEnds()
 

@@ -25,6 +25,7 @@ from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.errors import CannotRun, NormalFailure, class_name, message_of
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.progress import Progress
+from kiqcluster.process.boundary.calls import is_a
 from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import Dead, Discard, Done, Dropped, Effect
@@ -89,10 +90,19 @@ class Results:
 
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
         """Return the row that keeps the result of a job that has ended."""
-        kept, jid, definition = kept_of(end), end.payload.get("jid"), current_registry().get(end.name)
-        if kept is None or definition is None or not isinstance(jid, str):
-            return ()
-        return (Effect("tell", end.keys.result(jid), (encoded_result(kept, definition), definition.local[RESULT_TTL])),)
+        return _rows(end, kept_of(end))
+
+    def on_end_failed(self, end: JobEnd, error: BaseException) -> Iterable[Effect]:
+        """Return the row that keeps the reason in place of the value: the job has ended all the same."""
+        kept = kept_of(end)
+        return _rows(end, {"state": "done", **described(error)} if kept is not None and "value" in kept else kept)
+
+
+def _rows(end: JobEnd, kept: dict[str, JSON] | None) -> Iterable[Effect]:
+    jid, definition = end.payload.get("jid"), current_registry().get(end.name)
+    if kept is None or definition is None or not isinstance(jid, str):
+        return ()
+    return (Effect("tell", end.keys.result(jid), (encoded_result(kept, definition), definition.local[RESULT_TTL])),)
 
 
 def read_result(raw: bytes) -> Result:
@@ -107,7 +117,7 @@ def read_result(raw: bytes) -> Result:
 def kept_of(end: JobEnd) -> dict[str, JSON] | None:
     """Return what is kept of a job; None if it runs again."""
     match end.outcome:
-        case Done() if isinstance(end.failure, NormalFailure):
+        case Done() if is_a(end.failure, NormalFailure):
             return {"state": "failed", **described(end.failure)}
         case Done():
             return {"state": "done", "value": end.returned}
@@ -121,20 +131,16 @@ def kept_of(end: JobEnd) -> dict[str, JSON] | None:
 
 
 def encoded_result(kept: dict[str, JSON], definition: Definition | None = None) -> bytes:
-    """Return JSON; where the value cannot be kept, the reason in its place: the job has ended all the same.
+    """Return JSON.  Raises whatever says that the value cannot be kept.
 
     definition: of the job that has returned the value.
     """
-    try:
-        if definition is not None and "value" in kept:
-            kept = {**kept, "value": definition.write_result(kept["value"])}
-        check_storable(kept.get("value"), "the result")
-        encoded = with_encoded(kept)[1]
-    except (TypeError, ValueError, RecursionError) as error:
-        return ruby_json.encode({"state": "done", **described(error)})
+    if definition is not None and "value" in kept:
+        kept = {**kept, "value": definition.write_result(kept["value"])}
+    check_storable(kept.get("value"), "the result")
+    encoded = with_encoded(kept)[1]
     if len(encoded) > MAX_RESULT_BYTES:
-        too_large = ValueError(f"it has {len(encoded)} bytes of JSON, and {MAX_RESULT_BYTES} are kept at most")
-        return ruby_json.encode({"state": "done", **described(too_large)})
+        raise ValueError(f"it has {len(encoded)} bytes of JSON, and {MAX_RESULT_BYTES} are kept at most")
     return encoded
 
 

@@ -3,10 +3,21 @@
 client   on_push, before a job is written: adds push rows (push.lua), with which the job is written in one script
 server   on_begin, before a unit runs: a verdict, or begin rows (begin.lua), all features of a unit in one round trip
          on_end, when the outcome is decided: rows of settle's table of effects, written with that outcome; only of
-         those that have it (EndFeature)
+         those that have it (EndFeature).  on_end_failed: the rows instead, where on_end has raised an error
 
 Each feature says which jobs use it.  A job that uses none pays for none; a feature without rows costs no round trip.
 What a job holds by its begin rows is released with its unit, whoever moves that: a feature never releases by itself.
+
+| feature           | where its rows at the end cannot be made                                                     |
+|-------------------|----------------------------------------------------------------------------------------------|
+| Chains            | the next job is buried with the reason, and who waits for the last one is told               |
+| Results           | the reason is kept in place of the value, or the error of the run                            |
+| ServerHistory     | the event that ends the job, with the reason in place of the value                           |
+| TaskEvents        | the next status of the job, without the messages that it has logged                          |
+| ServerDeduplication | the lock is released, extended or handed on; the sweep sends the next equal job on         |
+| ConcurrencyLimits | none: the unit releases its place, and the sweep sends the next job on                       |
+| Iterations        | a job that is over loses its state; another one goes on where it has saved it last           |
+| Strikes, Cancellations, progress | the same rows: they need the payload, and nothing else                        |
 """
 
 from __future__ import annotations
@@ -86,6 +97,14 @@ class EndFeature(Protocol):
 
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
         """Return rows of settle's table of effects; whatever the outcome is, also one that could not begin."""
+        ...
+
+    def on_end_failed(self, end: JobEnd, error: BaseException) -> Iterable[Effect]:
+        """Return the rows that are written where `on_end` has raised an error, which is reported with the job.
+
+        What the application has returned, logged or changed may have raised it.  So `end` has none of that: its payload
+        is read anew, and nothing was returned or logged.  Calls no code of the application.
+        """
         ...
 
 

@@ -153,6 +153,9 @@ class Strikes:
             return ()
         return [Effect("increment", end.keys.struck, (by.partition(":")[2],))]
 
+    def on_end_failed(self, end: JobEnd, _error: BaseException) -> Iterable[Effect]:
+        return self.on_end(end)
+
     def _about(self, name: str, payload: Payload, parameters: Sequence[str]) -> Strike | None:
         now = self._clock.now()
         for each in self._strikes:

@@ -23,8 +23,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kiqcluster.application.registry import Definition
-from kiqcluster.errors import NormalFailure, class_name
+from kiqcluster.errors import NormalFailure, class_name, message_of
 from kiqcluster.features.job_end import JobEnd
+from kiqcluster.process.boundary.calls import is_a
 from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
@@ -66,6 +67,10 @@ class TaskEvents:
         last = encoded([text]) if text else ""
         return (Effect("event", end.keys.task(task[0]), (task[1], status, _kept_messages(end.messages), kind, last)),)
 
+    def on_end_failed(self, end: JobEnd, _error: BaseException) -> Iterable[Effect]:
+        """Return the same row, without messages of the run."""
+        return self.on_end(end)
+
 
 def error_rows(payload: Payload, keys: Keys, error: BaseException) -> Iterable[Effect]:
     """Return the rows about a payload that is buried because it cannot be read as a job."""
@@ -93,8 +98,8 @@ def _kept_messages(messages: Sequence[str]) -> str:
 def _ending(outcome: Outcome, failure: BaseException | None) -> tuple[str, str, str]:
     """Return the status of a job after its run, a message, and whether the job was cancelled."""
     match outcome:
-        case Done() if isinstance(failure, NormalFailure):
-            return "failed", _text_of(failure), ""
+        case Done() if failure is not None and is_a(failure, NormalFailure):
+            return "failed", message_of(failure)[:MAX_TEXT_CHARACTERS], ""
         case Done():
             return "finish", "", ""
         case Retry():
@@ -113,19 +118,11 @@ def _ending(outcome: Outcome, failure: BaseException | None) -> tuple[str, str, 
 
 def _described(failure: BaseException | None, entry: bytes = b"") -> str:
     if failure is not None:
-        return f"{class_name(failure)}: {_text_of(failure)}"[:MAX_TEXT_CHARACTERS]
+        return f"{class_name(failure)}: {message_of(failure)}"[:MAX_TEXT_CHARACTERS]
     kept = _kept(entry)
     if "error_message" not in kept:
         return "it will not run again, and left no error"
     return f"{kept.get('error_class')}: {kept['error_message']}"[:MAX_TEXT_CHARACTERS]
-
-
-def _text_of(failure: BaseException) -> str:
-    """Return the text of an error; one that fails must not keep its job `working` for ever."""
-    try:
-        return str(failure)[:MAX_TEXT_CHARACTERS]
-    except Exception as reason:  # noqa: BLE001  # as in worker/run/retry
-        return f"(its message cannot be shown: {type(reason).__name__})"
 
 
 def _kept(entry: bytes) -> Payload:

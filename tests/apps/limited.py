@@ -33,6 +33,9 @@ class TwoAtOnce:
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
         return []
 
+    def on_end_failed(self, end: JobEnd, error: BaseException) -> Iterable[Effect]:
+        return []
+
 
 STACKS.value = Stacks(server=(TwoAtOnce(),))
 

@@ -51,7 +51,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "expires_in": {"expiry": 1.0},
 }
 EVERY = sized(6, 1)  # so many values, one is tried
-TROUBLE = ("end of a feature", "begin rows", "report")  # contexts of errors that no payload may cause
+TROUBLE = ("end of ", "begin rows", "report")  # contexts of errors that no payload may cause
 DEEP = "[" * 300 + "]" * 300
 VALUES = {
     "null": "null",

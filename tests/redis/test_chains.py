@@ -85,6 +85,19 @@ def shortly(value: object) -> str:
     return f"{value!r:.8}"
 
 
+class Lazy(dict[str, Any]):
+    """A row that loads its columns when somebody reads them, and fails then."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(column=1)
+        self.error = error
+
+    def _load(self, *_: object) -> Any:
+        raise self.error
+
+    items = keys = values = __iter__ = __len__ = __getitem__ = __str__ = __repr__ = _load
+
+
 def raising(error: BaseException) -> Callable[..., object]:
     def run(*_: object) -> None:
         raise error
@@ -388,8 +401,12 @@ class TestEnds:
             ("x" * 1_000_001, "1000000 are passed on at most"),
             (float("inf"), "inf"),
             ("\ud800", "surrogate"),
+            (Lazy(RuntimeError("the session is closed")), "the session is closed"),
+            (Lazy(ZeroDivisionError("by zero")), "by zero"),
+            (Lazy(MemoryError("no room")), "no room"),
+            (Lazy(SystemExit("gone")), "gone"),
         ],
-        ids=["no_json", "large", "infinite", "half_a_character"],
+        ids=["no_json", "large", "infinite", "half_a_character", "runtime", "arithmetic", "memory", "exit"],
     )
     def test_a_result_that_cannot_be_passed_on_buries_the_next_job(
         self, chain: Chain[..., str], worker: Worker, setup: Setup, store: Store, returned: Any, words: str
@@ -406,7 +423,7 @@ class TestEnds:
         assert dead.error_class == "kiqcluster.errors.CannotRun"
         assert words in str(dead.error_message)
         assert f"download {handle.jids[0]}" in str(dead.error_message)
-        assert reported == [("chain", handle.jids[1])]
+        assert reported == [("end of chain", handle.jids[0])]
         with pytest.raises(JobFailed, match=r"resize .* cannot be passed on"):
             handle.result(0)
         assert store.call("EXISTS", "queue:images") == 0

@@ -79,12 +79,13 @@ class ConcurrencyLimits:
         definition = current_registry().get(end.name) if end.has_left_line else None
         if definition is None:
             return ()
-        try:
-            limit = limit_of(definition.local[OPTION], FLEET.count)
-            slots = end.keys.slots(definition.name, _key(definition, end.payload))
-        except Exception:  # noqa: BLE001  # the application's; arguments that do not fit have no key.  The sweep sends on
-            return ()
+        limit = limit_of(definition.local[OPTION], FLEET.count)
+        slots = end.keys.slots(definition.name, _key(definition, end.payload))
         return (Effect("pass_on", slots, (limit, definition.name)),)
+
+    def on_end_failed(self, _end: JobEnd, _error: BaseException) -> Iterable[Effect]:
+        """Return no row: the sweep sends the next job on."""
+        return ()
 
 
 def limit_of(declared: Limit | Callable[[], Limit], threads: int) -> int:

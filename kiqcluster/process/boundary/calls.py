@@ -9,9 +9,10 @@ a run          the job and what decides whether it begins: their error ends the 
 all the rest   hooks, handlers, rows at the end of a run, collectors, lines of the log: nobody waits for their error.
                They are called by `guarded`, with what is done instead
 
-guarded    call it, or do something else
-is_a       isinstance that asks the type of a value, and not the value
-name_of    the name of a function or class, for a report
+guarded      call it, or do something else
+with_memory  call our own code, again where there is no memory for it
+is_a         isinstance that asks the type of a value, and not the value
+name_of      the name of a function or class, for a report
 
 Price of `guarded`: 0.2 µs.
 """
@@ -20,12 +21,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeGuard, TypeVar
 
 from kiqcluster.errors import text_of
 from kiqcluster.ipc.forks import exit_if_other_process
 
-__all__ = ["guarded", "is_a", "name_of"]
+__all__ = ["MEMORY_PAUSE_SECONDS", "guarded", "is_a", "name_of", "with_memory"]
+
+MEMORY_PAUSE_SECONDS = 0.1  # between two tries while there is no memory
+MEMORY_TRIES = 50
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,7 +54,20 @@ def guarded(
     return returned
 
 
-def is_a(value: object, kinds: type | tuple[type, ...]) -> bool:
+def with_memory(pause: Callable[[float], object], call: Callable[[], T]) -> T:
+    """Call our own code, and again a while later where there is no memory for it.  Raises MemoryError after 5 s.
+
+    pause: waits for so many seconds.
+    """
+    for _ in range(MEMORY_TRIES):
+        try:
+            return call()
+        except MemoryError:
+            pause(MEMORY_PAUSE_SECONDS)
+    return call()
+
+
+def is_a(value: object, kinds: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
     """Return whether a value is of a type; unlike isinstance, without a look at its `__class__`, which may be code."""
     return issubclass(type(value), kinds)
 

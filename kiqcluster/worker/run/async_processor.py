@@ -29,6 +29,7 @@ from kiqcluster.errors import JobTimedOut
 from kiqcluster.features.cancellation import Marks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
 from kiqcluster.ipc.running_jobs import RunningJobs
+from kiqcluster.process.boundary.calls import is_a
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.service import Service
 from kiqcluster.sidekiq.outcome import Outcome
@@ -347,7 +348,7 @@ class AsyncRun(Coroutine[Any, Any, None]):
         exit_if_forked(self._processor.generation, error)
         if self._timer is not None:
             self._timer.cancel()
-        if self.is_overdue and isinstance(error, asyncio.CancelledError):
+        if self.is_overdue and is_a(error, asyncio.CancelledError):
             error = self._timed_out(error)
         self.finish(returned, error)
 

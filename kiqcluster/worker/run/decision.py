@@ -26,6 +26,7 @@ from enum import Enum, auto
 from typing import Any
 
 from kiqcluster.errors import CannotRun
+from kiqcluster.process.boundary.calls import is_a
 from kiqcluster.sidekiq.outcome import (
     DISCARD,
     KILL,
@@ -160,7 +161,7 @@ def _disposition_of_failure(facts: Facts) -> Disposition:
     plan = facts.plan
     assert plan is not None, "a failure has a plan"
     if not plan.wanted:  # a job that could not begin is kept: nobody has decided that it may be forgotten
-        return Disposition.GIVE_UP if isinstance(facts.error, CannotRun) else Disposition.DISCARD
+        return Disposition.GIVE_UP if is_a(facts.error, CannotRun) else Disposition.DISCARD
     if plan.exhausted or facts.retry_in is KILL:
         return Disposition.GIVE_UP
     return Disposition.DISCARD if facts.retry_in is DISCARD else Disposition.RETRY
@@ -170,7 +171,7 @@ def decide(facts: Facts) -> Outcome:
     """Return the outcome of a unit."""
     match disposition(facts):
         case Disposition.FINISH:
-            return facts.returned if isinstance(facts.returned, Outcome) else Done()
+            return facts.returned if is_a(facts.returned, Outcome) else Done()
         case Disposition.REQUEUE:
             return Requeue()
         case Disposition.INTERRUPT:

@@ -48,6 +48,7 @@ from kiqcluster.features.stacks import current_stacks
 from kiqcluster.features.versions import is_newer
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
+from kiqcluster.process.boundary.calls import MEMORY_PAUSE_SECONDS, is_a, with_memory
 from kiqcluster.process.config import NO_LIMIT
 from kiqcluster.process.job_context import CURRENT_JOB, JobContext
 from kiqcluster.process.metrics import JobMetrics
@@ -84,8 +85,6 @@ from kiqcluster.worker.run.run_report import LogDone, OnDue, RunReport
 __all__ = ["MAX_DEFERRALS", "MOST_HOOK_DEATHS", "Execution"]
 
 MAX_DEFERRALS = 10  # of a job of an unknown class, which then fails the normal way, or with an unknown key
-MEMORY_PAUSE_SECONDS = 0.1  # between two tries to say what becomes of a job, while there is no memory for it
-MEMORY_TRIES = 50
 MOST_HOOK_DEATHS = 3  # processes that may die while hooks are told of a job that has killed its own; then it is buried
 
 
@@ -128,7 +127,7 @@ class Execution:
         self._async_jobs = async_jobs
         self._stacks = current_stacks()
         self._hooks = JobHooks(runtime.setup, runtime.rng)
-        self._rows = FeatureRows(runtime.store.keys, begin_run, self._hooks.report_error)
+        self._rows = FeatureRows(runtime.store.keys, begin_run, self._hooks.report_error, stopping.wait)
         self._report = RunReport(runtime, registry, metrics, log_done, on_due)
         self._lines = self._report.lines
         forks.install()
@@ -279,7 +278,7 @@ class Execution:
         if payload is not None and not {"class", "args"}.intersection(misfits(payload)):
             changes = {**retry.describe_error(error), "failed_at": now, "retry_count": 0}
             entry = ruby_entry(unit.payload, changes, unit.queue, DEFERRAL_KEYS)
-        if isinstance(error, PayloadDecompressionError):
+        if is_a(error, PayloadDecompressionError):
             self._report.tally(self._registry.find(read(unit.payload))[0], unit.queue).count("dead")
         outcome = decide(
             Facts(ending=Ending.NOT_A_JOB, now=now, raw=unit.payload, queue=unit.queue, entry=entry, error=error)
@@ -375,15 +374,7 @@ class Execution:
 
     def _raised_at_last(self, run: JobRun, payload: Payload, definition: Definition, error: BaseException) -> Outcome:
         """Return what `_raised` does, also where there is no memory for it at first."""
-        tries = MEMORY_TRIES
-        while True:
-            try:
-                return self._raised(run, payload, definition, error)
-            except MemoryError:
-                if not tries:
-                    raise
-                tries -= 1
-                self._stopping.wait(MEMORY_PAUSE_SECONDS)
+        return with_memory(self._stopping.wait, partial(self._raised, run, payload, definition, error))
 
     def _start_async(
         self, run: JobRun, payload: Payload, definition: Definition, instance: object, perform: Callable[..., Any]
@@ -405,23 +396,19 @@ class Execution:
 
     def _raised(self, run: JobRun, payload: Payload, definition: Definition, error: BaseException) -> Outcome:
         """Return the outcome of a job that has raised an error, and did not refuse to run."""
-        if (
-            isinstance(error, JobCancelled | asyncio.CancelledError)
-            and run.context is not None
-            and run.context.cancelled
-        ):
+        if is_a(error, (JobCancelled, asyncio.CancelledError)) and run.context is not None and run.context.cancelled:
             return self._dropped(run)
-        if isinstance(error, GaveWay):
+        if is_a(error, GaveWay):
             stops = self._stopping.is_set()
             return decide(Facts(ending=Ending.GAVE_WAY, raw=run.unit.payload, is_stopping=stops))
         if retry.was_interrupted(error):
             return self._yielded(run)
-        if isinstance(error, PayloadDecryptionError):
+        if is_a(error, PayloadDecryptionError):
             return self._undecrypted(run.unit, payload, error)
-        if isinstance(error, NormalFailure):  # its task is told (features/tasks)
+        if is_a(error, NormalFailure):  # its task is told (features/tasks)
             run.failure = error
             return DONE
-        if isinstance(error, OverLimit):
+        if is_a(error, OverLimit):
             verdict = BeginVerdict("defer", error.seconds, reason=DEFERRED_BY_RATE_LIMIT, limit=str(error.name))
             return self._deferred(run, payload, definition, verdict)
         return self._failed(run, definition, error)
@@ -564,7 +551,7 @@ class Execution:
         told = {key: value for key, value in {**payload, **plan.changes}.items() if key not in DEFERRAL_KEYS}
         outcome = self._hooks.decide(facts, definition, told, error)
         run.failure = raised
-        if not (isinstance(raised, RetryError) and isinstance(outcome, Retry)):
+        if not (is_a(raised, RetryError) and isinstance(outcome, Retry)):
             self._setup.notify_error_handlers(error, {"context": "job", "job": payload, "queue": unit.queue})
         return outcome
 
@@ -656,7 +643,7 @@ class Execution:
     def _without_report(self, run: JobRun, error: BaseException) -> Outcome:
         """Return the outcome of a unit whose report failed, or before it the search for its outcome."""
         if run.outcome is None:
-            if run.has_begun or not isinstance(error, MemoryError):
+            if run.has_begun or not is_a(error, MemoryError):
                 return self._bury_undecidable(run, error)
             self._stopping.wait(MEMORY_PAUSE_SECONDS)
             return REQUEUE

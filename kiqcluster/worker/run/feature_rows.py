@@ -8,10 +8,11 @@ features/stacks.py says which features a job uses; begin.lua and settle.lua have
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from contextvars import Context
+from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
 from dataclasses import replace
+from functools import partial
+from typing import Protocol, cast
 
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import StoreError
@@ -19,6 +20,8 @@ from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.progress import PROGRESS
 from kiqcluster.features.stacks import EndFeature, ServerFeature, asks_ahead, current_stacks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
+from kiqcluster.process.boundary.calls import MEMORY_PAUSE_SECONDS, guarded, with_memory
+from kiqcluster.process.job_context import CURRENT_JOB
 from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Effect, Outcome
@@ -33,7 +36,10 @@ from kiqcluster.worker.run.job_run import JobRun
 __all__ = ["BeginRun", "FeatureRows", "RowsAhead"]
 
 BeginRun = Callable[[Unit, Sequence[Effect]], BeginVerdict]
-OnEnd = Callable[[JobEnd], Iterable[Effect]]
+
+
+class End(ServerFeature, EndFeature, Protocol):
+    """A feature that takes part in the end of its jobs."""
 
 
 def begin_rows(features: Sequence[ServerFeature], seen: Run) -> tuple[Sequence[Effect], Sequence[str]] | BeginVerdict:
@@ -91,16 +97,21 @@ class RowsAhead:
 class FeatureRows:
     """begin_run: puts a unit's begin rows into force; None where units are run without Redis, and rows not asked for.
 
-    report_error: tells the error handlers, with a context.
+    report_error: tells the error handlers, with a context and further facts.  pause: waits for seconds.
     """
 
     def __init__(
-        self, keys: Keys, begin_run: BeginRun | None, report_error: Callable[[BaseException, str], None]
+        self,
+        keys: Keys,
+        begin_run: BeginRun | None,
+        report_error: Callable[..., None],
+        pause: Callable[[float], object],
     ) -> None:
         self._keys = keys
         self._begin_run = begin_run
         self._report_error = report_error
-        self._ends: dict[tuple[ServerFeature, ...], tuple[OnEnd, ...]] = {}  # of all combinations that were used
+        self._pause = pause
+        self._ends: dict[tuple[ServerFeature, ...], tuple[End, ...]] = {}  # of all combinations that were used
 
     def verdict(self, run: JobRun, seen: Run) -> BeginVerdict | None:
         """Return whether a unit may begin, by its features; None where Redis could not be asked."""
@@ -137,7 +148,7 @@ class FeatureRows:
         added_before = run.effects or ()
         ends = () if context is None else self._ends_of(run.features)
         if context is not None and context.progressed is not None:
-            ends = (*ends, PROGRESS.on_end)
+            ends = (*ends, PROGRESS)
         if not ends and not added_before:
             return outcome
         effects = [*outcome.effects, *added_before]
@@ -148,22 +159,45 @@ class FeatureRows:
         place = (unit.queue, context.name, unit.identity, unit.token, keys, unit.payload)
         said = (run.failure, context.messages or (), run.returned, context.iteration, run.was_skipped)
         end = JobEnd(outcome, context.payload, *place, has_asked, *said)
-        generation = Forks.generation
-        for on_end in ends:
-            try:
-                added = tuple(on_end(end))
-                exit_if_forked(generation)
-                effects += added
-            except BaseException as raised:  # noqa: BLE001  # the outcome is decided, and written without its rows
-                exit_if_forked(generation, raised)
-                with suppress(BaseException):  # an error that escapes would put a job back that has run
-                    self._report_error(raised, "end of a feature")
+        for feature in ends:
+            effects += guarded(partial(self._rows_instead, run, end, feature), self._rows_of, feature, end)
         return replace(outcome, effects=tuple(effects)) if effects else outcome
 
-    def _ends_of(self, features: tuple[ServerFeature, ...]) -> tuple[OnEnd, ...]:
-        """Return what the features of a job have to be asked at its end."""
+    def _rows_of(self, feature: End, end: JobEnd) -> tuple[Effect, ...]:
+        try:
+            return tuple(feature.on_end(end))
+        except MemoryError:  # a moment later there may be some
+            self._pause(MEMORY_PAUSE_SECONDS)
+        return tuple(feature.on_end(end))
+
+    def _rows_instead(self, run: JobRun, end: JobEnd, feature: End, raised: BaseException) -> tuple[Effect, ...]:
+        """Return the rows of a feature that could not make its own, and report why: the outcome is decided already."""
+
+        def rows() -> tuple[Effect, ...]:
+            plain = replace(end, payload=read_job(run.unit), messages=(), returned=None, iteration=None)
+            return tuple(feature.on_end_failed(plain, raised))
+
+        def report(error: BaseException) -> None:
+            copy_context().run(self._report_end, run, feature, error)
+
+        made = guarded(report, with_memory, self._pause, rows)
+        guarded(_ignored, report, raised)
+        return made or ()
+
+    def _report_end(self, run: JobRun, feature: End, raised: BaseException) -> None:
+        """Report an error within the context of the job, so that the line of the log names it."""
+        CURRENT_JOB.set(run.context)
+        queue, job = run.unit.queue, None if run.context is None else run.context.payload
+        self._report_error(raised, f"end of {feature.name}", job=job, queue=queue)
+
+    def _ends_of(self, features: tuple[ServerFeature, ...]) -> tuple[End, ...]:
+        """Return the features of a job that have to be asked at its end."""
         found = self._ends.get(features)
         if found is None:
-            found = tuple(each.on_end for each in features if isinstance(each, EndFeature))
+            found = tuple(cast("End", each) for each in features if isinstance(each, EndFeature))
             self._ends[features] = found
         return found
+
+
+def _ignored(_error: BaseException) -> None:
+    """Do nothing about an error of a report: to raise it would put a job back that has run."""

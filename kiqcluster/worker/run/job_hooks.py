@@ -61,5 +61,5 @@ class JobHooks:
     def _report_hook(self, hook: Any, raised: BaseException) -> None:
         self.report_error(raised, f"hook {name_of(hook)}")
 
-    def report_error(self, raised: BaseException, context: str) -> None:
-        self._setup.notify_error_handlers(as_exception(raised), {"context": context})
+    def report_error(self, raised: BaseException, context: str, **facts: Any) -> None:
+        self._setup.notify_error_handlers(as_exception(raised), {"context": context, **facts})

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from kiqcluster.errors import Interrupted, class_name, message_of
 from kiqcluster.process.backoff import retry_delay, retry_jitter
+from kiqcluster.process.boundary.calls import is_a
 from kiqcluster.sidekiq.outcome import Exactly
 from kiqcluster.sidekiq.payload import Payload, encode_backtrace, seconds, stamp
 from kiqcluster.sidekiq.ruby_json import JSON, is_unicode
@@ -106,7 +107,7 @@ def was_interrupted(error: BaseException) -> bool:
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
-        if isinstance(cause, Interrupted):
+        if is_a(cause, Interrupted):
             return True
         seen.add(id(cause))
         cause = cause_of(cause)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import CannotRun, RetryError
+from kiqcluster.process.boundary.calls import is_a
 from kiqcluster.process.job_context import current_job
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime
@@ -120,7 +121,7 @@ class RunReport:
 
     def log_failed(self, outcome: str, error: BaseException, elapsed: float = 0.0, detail: str = "") -> None:
         described = retry.describe_error(error)
-        trace = "" if isinstance(error, CannotRun | RetryError) else retry.trace(error)
+        trace = "" if is_a(error, (CannotRun, RetryError)) else retry.trace(error)
         text = f"{described['error_class']}: {described['error_message']}"
         fields = extra_fields(current_job())
         if self.lines is not None:

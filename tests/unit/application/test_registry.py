@@ -169,6 +169,18 @@ class TestNames:
         assert registry.find({"class": WRAPPER, "wrapped": "Other"}) == ("Other", None)
         assert registry.find({"class": WRAPPER}) == (WRAPPER, None)
 
+    @pytest.mark.parametrize("error", [ImportError("no such module"), SystemExit(3), MemoryError()])
+    def test_a_look_up_by_an_integration_that_fails_finds_nothing(self, error: BaseException) -> None:
+        """The job waits, as one of an unknown class: another release may have the module."""
+        registry = Registry()
+
+        def resolve(_name: str) -> Definition:
+            raise error
+
+        registry.resolve = resolve
+
+        assert registry.find({"class": "shop.jobs.ship"}) == ("shop.jobs.ship", None)
+
     @pytest.mark.parametrize("origin", [("app.jobs", "Y"), ("app.other", "X")])
     def test_another_place_that_claims_the_name_is_an_error_that_names_both(self, origin: tuple[str, str]) -> None:
         registry = Registry()

@@ -11,7 +11,6 @@ Runs in: threads of jobs, and the event loop.
 from __future__ import annotations
 
 import inspect
-import logging
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -57,7 +56,6 @@ __all__ = ["find", "register", "task_of", "tell_death"]
 ANY_ARGUMENTS = inspect.Signature([inspect.Parameter("arguments", inspect.Parameter.VAR_POSITIONAL)])
 CLOCK = SystemClock()
 UNKEPT = "kiqcluster_unkept"  # attribute of an error: the task has done its work, and its result cannot be kept
-LOGGER = logging.getLogger("kiqcluster")
 
 
 # Declarations
@@ -97,16 +95,12 @@ def find(name: str) -> Definition | None:
     """Return the definition of the task at a path, None where there is none.
 
     A module is imported only if it belongs to an installed application, and a function runs only if it is declared as a
-    task: what a payload names is never called otherwise.
+    task: what a payload names is never called otherwise.  Raises whatever the import raises.
     """
     module, _, attribute = name.rpartition(".")
     if not module or not any(f"{module}.".startswith(f"{config.name}.") for config in apps.get_app_configs()):
         return None
-    try:
-        task = getattr(import_module(module), attribute, None)
-    except Exception as error:  # noqa: BLE001  # of the application's module
-        LOGGER.warning("the module of the task %s cannot be imported: %s", name, error)
-        return None
+    task = getattr(import_module(module), attribute, None)
     known = current_registry().get(name)  # importing it may have registered it
     if known is not None or not isinstance(task, Task) or task.module_path != name:
         return known

@@ -108,13 +108,14 @@ class Worker:
 
 @dataclass(eq=False)
 class Feature:
-    """A feature of the test's own: rows or a verdict at the begin, a hook at the end.
+    """A feature of the test's own: rows or a verdict at the begin, hooks at the end.
 
     uses: whether classes declare it.  keys: of payloads that use it; by default those of any job.
     """
 
     rows: Sequence[Effect] | BeginVerdict = ()
     end: Callable[[JobEnd], Iterable[Effect]] = lambda _end: ()
+    instead: Callable[[JobEnd, BaseException], Iterable[Effect]] = lambda _end, _error: ()
     uses: bool = True
     keys: frozenset[str] = frozenset({"jid"})
     name: str = "feature"
@@ -127,6 +128,9 @@ class Feature:
 
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
         return self.end(end)
+
+    def on_end_failed(self, end: JobEnd, error: BaseException) -> Iterable[Effect]:
+        return self.instead(end, error)
 
 
 @pytest.fixture
@@ -228,6 +232,29 @@ class TestFailure:
         assert "returned a coroutine, which nobody awaits" in entry(outcome)["error_message"]
         with pytest.raises(UsageError, match="returned a coroutine"):
             sample.perform_inline()
+
+    @pytest.mark.parametrize("has_middleware", [False, True])
+    def test_a_job_whose_result_lies_about_its_class_is_done(self, worker: Worker, has_middleware: bool) -> None:
+        """A lazy object of Django, say, whose class is known once it has been loaded."""
+
+        class Lazy:
+            __class__ = property(fail)  # type: ignore[assignment]
+
+        job(name="lazy")(lambda: Lazy())
+        if has_middleware:
+            worker.setup.server_middleware.add(lambda run, proceed: proceed() or Lazy())  # type: ignore[arg-type, return-value]
+
+        assert worker.run("lazy") == Done()
+
+    def test_an_error_that_lies_about_its_class_is_an_error_like_others(self, worker: Worker) -> None:
+        class Lying(Exception):
+            __class__ = property(fail)  # type: ignore[assignment]
+
+        @job()
+        def lie() -> None:
+            raise Lying("why")
+
+        assert entry(worker.run("lie"))["error_message"] == "why"
 
     def test_a_job_that_fails_is_tried_again_later(self, worker: Worker) -> None:
         job(name="broken")(fail)
@@ -1304,7 +1331,58 @@ class TestEndHook:
         worker.setup.error_handler(broken_handler)
 
         assert worker.run("fine") == Done(effects=(Effect("sadd", "hook"),))
-        assert [context for _, context in worker.reported] == [{"context": "end of a feature"}]
+        ((told, context),) = worker.reported
+        assert error in (told, told.__cause__)
+        assert (context["context"], context["job"]["jid"], context["queue"]) == ("end of feature", JID, "default")
+
+    @pytest.mark.parametrize("error", [TypeError(), RuntimeError(), MemoryError(), SystemExit(), KeyboardInterrupt()])
+    def test_one_that_fails_writes_rows_that_need_nothing_of_the_application(
+        self, worker: Worker, error: BaseException
+    ) -> None:
+        seen: list[JobEnd] = []
+
+        def broken(_end: JobEnd) -> NoReturn:
+            raise error
+
+        def instead(end: JobEnd, raised: BaseException) -> list[Effect]:
+            seen.append(end)
+            return [Effect("sadd", "instead", (type(raised).__name__,))]
+
+        @job()
+        def changing() -> object:
+            running = current_job()
+            assert running is not None
+            running.payload["jid"] = running.payload["args"] = object()
+            running.messages = ["said"]
+            return object()
+
+        worker.play(Feature(end=broken, instead=instead))
+
+        assert worker.run("changing") == Done(effects=(Effect("sadd", "instead", (type(error).__name__,)),))
+        (end,) = seen
+        assert (end.payload["jid"], end.payload["args"], end.returned, end.messages) == (JID, [], None, ())
+
+    def test_one_that_fails_for_want_of_memory_may_succeed_a_moment_later(self, worker: Worker) -> None:
+        tries: list[JobEnd] = []
+
+        def scarce(end: JobEnd) -> list[Effect]:
+            tries.append(end)
+            if len(tries) == 1:
+                raise MemoryError
+            return [Effect("sadd", "own")]
+
+        job(name="fine")(lambda: None)
+        worker.play(Feature(end=scarce))
+
+        assert worker.run("fine") == Done(effects=(Effect("sadd", "own"),))
+        assert worker.reported == []
+
+    def test_one_whose_other_rows_fail_as_well_writes_none(self, worker: Worker) -> None:
+        job(name="fine")(lambda: None)
+        worker.play(Feature(end=lambda _end: fail(), instead=lambda _end, _error: fail()))
+
+        assert worker.run("fine") == Done()
+        assert [context["context"] for _, context in worker.reported] == ["end of feature"] * 2
 
 
 def test_a_running_job_can_be_told_that_it_should_stop(worker: Worker) -> None:

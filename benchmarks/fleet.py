@@ -7,13 +7,13 @@ what        connection  how often
 sweep       shared      once a second: EXISTS of its queue and wake list
 beat        shared      about seven times a minute: beat.lua
 heartbeat   heartbeat   every 10 s: its script, and SSCAN; then BLPOP for control messages until the next one
-check       heartbeat   every sixth heartbeat: EXISTS of its units, and SET NX, which decides who prunes
-look        shared      about once a minute: stale_hands.lua
+check       heartbeat   every sixth heartbeat: EXISTS of its units
+look        shared      about every 9 s: claim_duties.lua, in vain
 register    shared      before each wait: register_hands.lua
 wait        wait        BLMOVE of 20 s to a hand list, armed again when it ends
 reserve     fetch       nothing while it is idle; the connection is open
 
-Polls, and the pruning once a minute, belong to the whole fleet; the driver does them.
+Polls, and the other duties of the fleet, are done once; the driver does them.
 
 Where the limit of open files does not allow four connections for each process, as many processes as it does allow have
 four.  The others send everything over the shared one, and their waits end after a millisecond: they cost Redis the same
@@ -39,18 +39,20 @@ from random import Random
 from benchmarks.measure import Figures, Scale
 from benchmarks.peers import Peer
 from benchmarks.stage import ROOT, Failed, Stage
-from kiqcluster.control.process_registry import prune
+from kiqcluster.control.process_registry import drop_expired
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.sidekiq.keys import HEARTBEAT_TTL_SECONDS, Keys
 from kiqcluster.store import Store
+from kiqcluster.store.engine.duties import claim_duties
 from kiqcluster.store.engine.engine import MAX_NAMES, Engine
 from kiqcluster.store.engine.units import Member
-from kiqcluster.store.engine.wait_lists import HANDS_LOOK_SECONDS
+from kiqcluster.store.engine.wait_lists import stale_hands
 from kiqcluster.store.entry_moves import DeadSetLimits
-from kiqcluster.store.scripts import BEAT, PUBLISH, REGISTER_HANDS, STALE_HANDS, Call, Word
-from kiqcluster.store.wire import Command, pack
+from kiqcluster.store.scripts import BEAT, CLAIM_DUTIES, PUBLISH, REGISTER_HANDS, Call, Word
+from kiqcluster.store.wire import pack
 from kiqcluster.worker.fetch.hand_lists import MAX_WAIT_SECONDS
 from kiqcluster.worker.heartbeat import BEAT_SECONDS as HEARTBEAT
+from kiqcluster.worker.maintenance.duties import due_after
 from kiqcluster.worker.maintenance.failure_detector import BEATS_PER_WINDOW, pause
 from kiqcluster.worker.maintenance.recovery import MAX_MEMBERS_PER_BEAT
 
@@ -62,6 +64,7 @@ SIMULATOR_PROCESSES = 2
 SPARE_FILES = 200  # that a process opens for other things
 RECOVER_AFTER_SECONDS = 60.0  # seconds, the default
 SWEEP_SECONDS, POLL_SECONDS = 1.0, 5.0
+LOOK_SECONDS = 2 * due_after(POLL_SECONDS)  # in a fleet, a process leaves every other poll to others
 CHECK_BEATS = 6  # heartbeats from one check to the next
 BEAT_GAP_SECONDS = 0.005  # from a heartbeat to its wait
 SHORT_WAIT = "0.001"  # seconds that a wait takes on a shared connection
@@ -74,7 +77,7 @@ ROUND_TRIPS = (
     + 2 / HEARTBEAT
     + 1 / HEARTBEAT / CHECK_BEATS
     + 2 / MAX_WAIT_SECONDS
-    + 1 / HANDS_LOOK_SECONDS
+    + 1 / LOOK_SECONDS
 )
 INFO = (
     b'{"hostname":"bench","started_at":1795168740.5,"pid":4711,"tag":"shop","concurrency":10,"queues":["default"],'
@@ -109,7 +112,7 @@ def one_size(stage: Stage, size: int, seconds: float) -> Figures:
     for number in range(size):
         engine.join(Member(identity_of(number), 1, f"boot pid:[4026531836] {number} 4711"))
     store.call("SADD", store.keys.queues, "default")
-    store.pipeline([("SCRIPT", "LOAD", script.text) for script in (PUBLISH, REGISTER_HANDS, STALE_HANDS)])
+    store.pipeline([("SCRIPT", "LOAD", script.text) for script in (PUBLISH, REGISTER_HANDS, CLAIM_DUTIES)])
     with store.borrowed() as connection:
         engine.beat(connection, [])  # so that the server knows the script
     with simulators(stage, size):
@@ -139,8 +142,9 @@ def attend(store: Store, seconds: float) -> None:
         time.sleep(min(POLL_SECONDS, max(0.0, until - time.monotonic())))
         due = ("-inf", repr(SystemClock.now()), "LIMIT", 0, 100)
         store.pipeline([("ZRANGEBYSCORE", key, *due) for key in (store.keys.retry, store.keys.schedule)])
-        store.call("SCARD", store.keys.processes)
-        prune(store)
+        if not claim_duties(store, {"retry": 1.0, "processes": 60.0}).left["processes"]:
+            drop_expired(store)
+            stale_hands(store)
 
 
 @contextmanager
@@ -232,10 +236,11 @@ class Simulator:
         )
 
     def _looks(self, sock: socket.socket, keys: Keys) -> Course:
-        limits: list[Word] = [keys.inflight(""), 10, 60_000, 3_600_000]
-        words = pack(Call(STALE_HANDS, [keys.hand_owners, keys.members], limits).command("EVALSHA", STALE_HANDS.digest))
+        asked: list[Word] = [3, "retry", "schedule", f"{keys.cron_ticks} app", *[3_600_000] * 3]
+        call = Call(CLAIM_DUTIES, [keys.polls, keys.members], asked)
+        words = pack(call.command("EVALSHA", CLAIM_DUTIES.digest))
         while True:
-            yield HANDS_LOOK_SECONDS, sock, words
+            yield LOOK_SECONDS, sock, words
 
     def _sweeps(self, sock: socket.socket, keys: Keys) -> Course:
         words = pack(("EXISTS", keys.queue("default"), keys.wake("default")))
@@ -273,8 +278,7 @@ class Simulator:
             PUBLISH, [keys.processes, keys.process(identity)], [identity, HEARTBEAT_TTL_SECONDS, len(fields), *fields]
         )
         published = [publish.command("EVALSHA", PUBLISH.digest), ("SSCAN", keys.queues, 0, "COUNT", MAX_NAMES)]
-        checks: list[Command] = [("EXISTS", keys.inflight(identity)), ("SET", keys.process_cleanup, 1, "NX", "EX", 60)]
-        sent, check_words = b"".join(map(pack, published)), b"".join(map(pack, checks))
+        sent, check_words = b"".join(map(pack, published)), pack(("EXISTS", keys.inflight(identity)))
         beat = self._rng.randrange(CHECK_BEATS)
         while True:
             beat += 1

@@ -2,7 +2,7 @@
 
 list_processes     all processes in Sidekiq's registry, Ruby's too; the state of a cluster is read from one of them
 group_by_cluster   ours by supervisor; each process publishes the state of its cluster (field `kiq_cluster`)
-prune              removes processes whose heartbeat has expired
+drop_expired       removes processes whose heartbeat has expired; prune: at most once a minute
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ __all__ = [
     "Capsule",
     "Cluster",
     "RegisteredProcess",
+    "drop_expired",
     "group_by_cluster",
     "list_processes",
     "natural_sort_key",
@@ -45,7 +46,7 @@ SUPERVISOR_FIELD = "kiq_supervisor"  # in the same: `at` of that state, a space,
 LATE_SECONDS = 20.0  # since the last heartbeat; they come every ten seconds
 MAX_SORTED_DIGITS = 18  # of a number in a name
 MAX_PER_ROUND_TRIP = 500  # processes
-PRUNE_SECONDS = 60  # between two runs of prune, over the whole fleet (sidekiq api.rb)
+PRUNE_SECONDS = 60  # in which `prune` runs once over the whole fleet (sidekiq api.rb)
 
 Replies = tuple[str, Any, Any]  # identity, and the replies to its `read_commands`
 State = Mapping[str, Any]  # of a cluster, see docs/reference/status.md
@@ -222,14 +223,21 @@ def group_by_cluster(processes: Iterable[RegisteredProcess]) -> list[Cluster]:
 
 
 def prune(store: Store) -> int:
-    """Remove identities whose heartbeat has expired; return how many.  Runs at most once a minute in the whole fleet.
+    """Remove identities whose heartbeat has expired, at most once a minute, as Ruby's processes do; return how many.
 
     One round trip; when it runs, two more per 500 processes.  Raises StoreError.
     """
-    keys = store.keys
-    if not store.call("SET", keys.process_cleanup, "1", "NX", "EX", PRUNE_SECONDS):
+    if not store.call("SET", store.keys.process_cleanup, "1", "NX", "EX", PRUNE_SECONDS):
         return 0
-    dropped = 0
+    return drop_expired(store)
+
+
+def drop_expired(store: Store) -> int:
+    """Remove identities whose heartbeat has expired; return how many.
+
+    Two round trips per 500 processes, one more where any has expired.  Raises StoreError.
+    """
+    keys, dropped = store.keys, 0
     for names in scan(store, "SSCAN", keys.processes, "COUNT", MAX_PER_ROUND_TRIP):
         with store.borrowed() as connection:
             infos = connection.exchange(

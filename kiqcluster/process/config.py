@@ -198,7 +198,7 @@ class Config:
     dead_max_jobs: int = setting(10_000, "entries of the dead set (Sidekiq keeps one less)", flag=False, in_code=True)
     dead_timeout: float = setting(180 * 86_400.0, "seconds that a dead job is kept", flag=False, in_code=True)
     average_scheduled_poll_interval: float = setting(
-        5.0, "seconds between polls of due jobs, over the whole fleet", flag=False, in_code=True
+        5.0, "seconds between two polls of due jobs, whichever process makes them", flag=False, in_code=True
     )
     strict_args: str = setting(
         "raise", "arguments that are not JSON-native: raise, warn or off", flag=False, in_code=True

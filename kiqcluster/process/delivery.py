@@ -79,7 +79,8 @@ ASIDE: ContextVar[Aside | None] = ContextVar("kiqcluster_aside", default=None)
 class OutsideSource(Protocol):
     """Jobs that wait outside of Redis, in a database for example; each worker has a thread for each source.
 
-    name: in thread names and messages.  interval: seconds; the fleet together looks so often, on average.
+    name: in thread names and messages; the same in all processes that serve it.
+    interval: seconds; the fleet together looks so often.
     """
 
     name: str

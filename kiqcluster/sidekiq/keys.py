@@ -183,6 +183,11 @@ class Keys:
         return f"{self.prefix}kiq:audit"
 
     @property
+    def polls(self) -> str:
+        """hash: duty of the fleet → when somebody has begun it last, server's time, ms (claim_duties.lua)."""
+        return f"{self.prefix}kiq:polls"
+
+    @property
     def format(self) -> str:
         """string: the oldest format of the keys below `kiq:` that may still join; absent: any."""
         return f"{self.prefix}kiq:format"
@@ -264,11 +269,6 @@ class Keys:
     def limit_ends(self) -> str:
         """zset: name of a limit by the epoch second at which its override ends."""
         return f"{self.prefix}kiq:limits:ends"
-
-    @property
-    def limit_sweep(self) -> str:
-        """string: guard of the look at parked jobs, so that a fleet looks once a minute."""
-        return f"{self.prefix}kiq:limits:sweep"
 
     @property
     def dropped(self) -> str:

@@ -27,6 +27,7 @@ __all__ = [
     "BULK_ENTRIES",
     "BULK_JOBS",
     "CHANGE_BULK",
+    "CLAIM_DUTIES",
     "COPIED_TASK",
     "DUE",
     "FIND_ENTRIES",
@@ -127,6 +128,7 @@ SETTLE = load("settle")
 RESYNC = load("resync")
 RECOVER = load("recover")
 BEAT = load("beat")
+CLAIM_DUTIES = load("claim_duties")
 LOCK = load("lock")
 MOVE_ENTRIES = load("move_entries")
 BULK_ENTRIES = load("bulk_entries")

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from kiqcluster.control.control_messages import CANCEL, Message
-from kiqcluster.control.process_registry import prune
 from kiqcluster.control.stacks import STACKS_TTL_SECONDS, Stacks, encode_stacks
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
 from kiqcluster.ipc.signal_pipe import SignalPipe
@@ -45,7 +44,7 @@ BEAT_AFTER_SIGNAL_SECONDS = 0.5  # from a remote signal to the beat that shows w
 MIN_BLPOP_SECONDS = 0.001  # BLPOP takes 0 for ever
 BLPOP_MARGIN_SECONDS = 5.0  # that a BLPOP's reply may be late
 IDLE_CONNECTION_SECONDS = 30.0  # after which an unused connection is closed: a fleet has many
-BEATS_PER_CHECK = 6  # beats between checks of what Redis holds for us, and between tries to prune
+BEATS_PER_CHECK = 6  # beats between checks of what Redis holds for us, and of others
 FIRST_CURSOR = b"0"
 MAX_NAME_PAGES = 20  # of queue names that one beat reads, MAX_NAMES each
 MAX_LOGGED_MESSAGE_BYTES = 100  # of a malformed message
@@ -169,7 +168,6 @@ class Heartbeat(Service):
         if is_reconnected or (is_known and (is_new or (is_check_due and self._holds_units(identity, lend)))):
             self._callbacks.on_uncertain()
         if is_check_due:
-            self._prune()
             self._checks.check_processes()
         self._store.close_idle(IDLE_CONNECTION_SECONDS)
         self._callbacks.on_beat()
@@ -295,16 +293,6 @@ class Heartbeat(Service):
     def _holds_units(self, identity: str, lend: Lend) -> bool:
         """Return whether Redis holds units for us.  If we hold none, a proxy has changed servers behind our back."""
         return bool(self._ask(lend, ("EXISTS", self._store.keys.inflight(identity))))
-
-    def _prune(self) -> None:
-        """Drop processes that are gone; a refusal (memory) is reported once, and stops no beat."""
-        try:
-            prune(self._store)
-            self._refusals.pop("prune", None)
-        except RedisRefused as error:
-            if is_outage(error):
-                raise
-            self._log_refusal("prune", error)
 
     def _ask(self, lend: Lend, command: Command) -> Any:
         """Run a command and return its reply; raises a refusal."""

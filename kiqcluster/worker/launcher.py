@@ -20,6 +20,7 @@ from typing import Any
 
 from kiqcluster.application.registry import Registry
 from kiqcluster.control.control_messages import Message
+from kiqcluster.control.process_registry import drop_expired
 from kiqcluster.errors import RedisRefused, StoreError
 from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process.runtime import Runtime
@@ -43,6 +44,7 @@ from kiqcluster.worker.job_watch import JobWatch
 from kiqcluster.worker.leaving import LAST_STEP_SECONDS, leave
 from kiqcluster.worker.maintenance.cron_sync import CronSync
 from kiqcluster.worker.maintenance.cron_ticks import CronTicks
+from kiqcluster.worker.maintenance.duties import fleet_duties, scope
 from kiqcluster.worker.maintenance.limit_upkeep import LimitUpkeep
 from kiqcluster.worker.maintenance.outside_sources import SourceMover
 from kiqcluster.worker.maintenance.poller import BatchSource, DueSource, Poller, sidekiq_sources
@@ -125,7 +127,7 @@ class Launcher:
         self._limits = LimitUpkeep(runtime, registry, concurrency, self._stopping.is_set)
         self._cron = CronSync(runtime, registry, self.order.group.shard, self._expect_tick, cluster_queues)
         self._poller = self._make_poller(registry)
-        self._movers = [SourceMover(source, runtime, self._on_service_crash) for source in runtime.setup.due_sources]
+        self._movers = self._make_movers(registry)
         self._heartbeat = self._make_heartbeat(callbacks, concurrency)
 
     @property
@@ -385,11 +387,24 @@ class Launcher:
 
     def _make_poller(self, registry: Registry) -> Poller:
         runtime, parts = self._runtime, (self._runtime, self._engine, self._on_service_crash)
+        known = scope(runtime.config.known_cron_application(), registry)
         sources: list[DueSource | BatchSource] = [*sidekiq_sources(self._engine.store.keys, runtime.setup)]
-        sources.append(CronTicks(runtime, registry, self._metrics.jobs))
+        sources.append(CronTicks(runtime, registry, self._metrics.jobs, known))
         if self._limits.is_needed:
             sources.append(self._limits.source())
-        return Poller(*parts, sources, [self._cron.keep, self._limits.sweep])
+        duties = fleet_duties(
+            known,
+            drop_expired=partial(drop_expired, runtime.store),
+            look_at_hands=self._recovery.look_at_hands,
+            keep_cron=self._cron.keep,
+            sweep_limits=self._limits.sweep,
+        )
+        return Poller(*parts, sources, duties, first=[self._cron.keep])
+
+    def _make_movers(self, registry: Registry) -> list[SourceMover]:
+        runtime = self._runtime
+        known = scope(runtime.config.known_cron_application(), registry)
+        return [SourceMover(source, runtime, self._on_service_crash, known) for source in runtime.setup.due_sources]
 
     def _make_heartbeat(self, callbacks: Callbacks, concurrency: int) -> Heartbeat:
         status = Status(

@@ -955,11 +955,13 @@ SCENES = [
 ]
 
 
-# They only read; or they are written again: with the next beat, a second later, or by whoever still wants a lock.
+# They only read; or they are written again: with the next beat, a second later, when a duty is due again, or by whoever
+# still wants a lock.
 WITHOUT_SCENES = {
     *("find_entries", "find_held", "find_jobs", "read_queue", "read_rate", "read_task", "publish", "lock"),
     *("progress", "scan_entries", "scan_jobs"),
     "change_bulk",  # changes who works on a bulk action
+    "claim_duties",
 }
 
 

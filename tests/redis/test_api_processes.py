@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from kiqcluster.api import Process, ProcessSet, WorkSet
+from kiqcluster.control import process_registry
 from kiqcluster.control.control_messages import Message
 from kiqcluster.control.process_registry import MAX_PER_ROUND_TRIP, Capsule
 from kiqcluster.errors import RedisRefused, UsageError
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.fake_supervisor import publish
+from tests.kit import RedisServer
 
 OURS, RUBYS = "app-1:101:bbbbbbbbbbbb", "rails-1:7:cccccccccccc"
 BEYOND_DIGITS = 10**5_000  # an integer of which str() makes no text
@@ -150,6 +152,15 @@ class TestProcessSet:
 
         store.call("SADD", "processes", *gone)
         assert ProcessSet(store=store).cleanup() == 0
+
+    def test_the_fleet_drops_who_is_gone_also_without_memory(self, own_server: RedisServer) -> None:
+        store = own_server.store()
+        publish(store, OURS)
+        store.call("SADD", "processes", "gone:1:x")
+        store.call("CONFIG", "SET", "maxmemory", 1)
+
+        assert process_registry.drop_expired(store) == 1
+        assert store.call("SMEMBERS", "processes") == [OURS.encode()]
 
 
 class TestAsking:

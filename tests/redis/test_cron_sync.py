@@ -18,18 +18,12 @@ from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq.cron_entries import CronEntry, parse_entries
 from kiqcluster.store import Store
 from kiqcluster.store.cron import CronRow, Mark, read_entries, write
-from kiqcluster.worker.maintenance.cron_sync import LOOK_SECONDS, CronSync, Step, next_step
-from tests.kit import ManualClock
+from kiqcluster.worker.maintenance.cron_sync import CronSync, Step, next_step
 from tests.redis.kiqctl import Kiqctl
 from tests.redis.web.site import Site
 
 DAILY = {"schedule": "@daily", "job": "report"}
 Told = list[tuple[str, dict[str, Any]]]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture
@@ -49,7 +43,7 @@ Start = Callable[..., CronSync]
 
 
 @pytest.fixture
-def start(store: Store, setup: Setup, registry: Registry, clock: ManualClock, told: Told) -> Start:
+def start(store: Store, setup: Setup, registry: Registry, told: Told) -> Start:
     """Start a process: `start(a={…}, application="shop")`; its keywords are the entries that it declares."""
 
     @job
@@ -59,15 +53,10 @@ def start(store: Store, setup: Setup, registry: Registry, clock: ManualClock, to
         setup.config = Config(require=("app",), cron=parse_entries(entries), cron_application=application)
         events = Events()
         events.listen(lambda event, fields: told.append((event, dict(fields))))
-        runtime = Runtime(setup.config, store, setup, events, clock)
+        runtime = Runtime(setup.config, store, setup, events)
         return CronSync(runtime, registry, "", lambda key, at: None, frozenset({"local"}))
 
     return make
-
-
-def look_again(sync: CronSync, clock: ManualClock) -> None:
-    clock.time += 2 * LOOK_SECONDS
-    sync.keep()
 
 
 def ticks(store: Store) -> dict[str, float | None]:
@@ -243,7 +232,7 @@ class TestOwners:
         assert store.call("SMEMBERS", store.keys.cron_disabled) == [b"daily@new"]
 
     def test_both_that_start_at_the_same_time_are_told_and_one_has_the_entry(
-        self, store: Store, start: Start, told: Told, clock: ManualClock
+        self, store: Store, start: Start, told: Told
     ) -> None:
         syncs = [start(each, daily=DAILY) for each in ("shop", "blog")]
         for application, sync in zip(("shop", "blog"), syncs, strict=True):
@@ -253,13 +242,13 @@ class TestOwners:
         for sync in syncs:
             sync.keep()
         for sync in syncs:
-            look_again(sync, clock)
+            sync.keep()
 
         assert set(ticks(store)) == {"daily@shop"}
         assert [event for event, _ in told if event == "cron_entry_held"] == ["cron_entry_held"], "said once"
 
         end_processes(store)
-        look_again(syncs[1], clock)
+        syncs[1].keep()
         assert set(ticks(store)) == {"daily@blog"}, "an entry that has come free is taken"
 
     def test_an_entry_that_was_added_by_hand_becomes_the_declared_one(
@@ -315,16 +304,16 @@ class TestUnserved:
     """Entries whose jobs wait in a queue from which no process fetches."""
 
     def test_they_are_named_once_and_again_when_a_queue_is_served_no_more(
-        self, store: Store, start: Start, clock: ManualClock, told: Told
+        self, store: Store, start: Start, told: Told
     ) -> None:
         queues = {"a": "local", "b": "q", "c": "nobody's", "d": "nobody's"}
         sync = start(**{name: {**DAILY, "queue": queue} for name, queue in queues.items()})
 
         run_process(store, "blog")  # it fetches from q
         for _ in range(2):
-            look_again(sync, clock)
+            sync.keep()
         end_processes(store)
-        look_again(sync, clock)
+        sync.keep()
 
         unserved = [(fields["queue"], fields["names"]) for event, fields in told if event == "cron_queue_unserved"]
         assert unserved == [("nobody's", "c, d"), ("q", "b")]
@@ -349,13 +338,13 @@ class TestUnserved:
 
 class TestLost:
     @pytest.fixture(params=["after a minute", "at a restart"])
-    def again(self, request: pytest.FixtureRequest, start: Start, clock: ManualClock) -> Callable[[CronSync], None]:
+    def again(self, request: pytest.FixtureRequest, start: Start) -> Callable[[CronSync], None]:
         """What a process does next: its next look, or the first one of the process after it."""
         entries = {"a": DAILY, "b": DAILY, "off": {**DAILY, "enabled": False}}
 
         def go_on(sync: CronSync) -> None:
             if request.param == "after a minute":
-                look_again(sync, clock)
+                sync.keep()
             else:
                 start(**entries).keep()
 
@@ -406,68 +395,62 @@ class TestLost:
         assert store.call("ZRANGE", keys[1], 0, -1, "WITHSCORES") == before[1]
         assert store.call("SMEMBERS", store.keys.cron_disabled) == [b"off@app"]
 
-    def test_what_comes_back_is_named(self, store: Store, sync: CronSync, clock: ManualClock, told: Told) -> None:
+    def test_what_comes_back_is_named(self, store: Store, sync: CronSync, told: Told) -> None:
         store.call("HDEL", store.keys.cron, "b@app")
 
-        look_again(sync, clock)
-        look_again(sync, clock)
+        sync.keep()
+        sync.keep()
 
         restored = [fields for event, fields in told if event == "cron_entries_restored"]
         assert restored == [{"names": "b", "application": "app"}]
 
-    def test_a_switch_of_an_operator_is_no_loss(self, store: Store, sync: CronSync, clock: ManualClock) -> None:
+    def test_a_switch_of_an_operator_is_no_loss(self, store: Store, sync: CronSync) -> None:
         entries = CronSet(store=store)
         entries.disable("a")
         entries.enable("off")
 
-        look_again(sync, clock)
+        sync.keep()
 
         assert {name for name, at in ticks(store).items() if at is None} == {"a@app"}
 
-    def test_a_look_that_finds_all_changes_nothing(self, store: Store, sync: CronSync, clock: ManualClock) -> None:
+    def test_a_look_that_finds_all_changes_nothing(self, store: Store, sync: CronSync) -> None:
         store.call("CONFIG", "RESETSTAT")
 
-        look_again(sync, clock)
+        sync.keep()
 
         statistics = store.call("INFO", "commandstats")
         assert b"cmdstat_hset" not in statistics
         assert b"cmdstat_evalsha" not in statistics
 
-    def test_what_another_process_has_not_finished_is_finished(
-        self, store: Store, sync: CronSync, clock: ManualClock
-    ) -> None:
+    def test_what_another_process_has_not_finished_is_finished(self, store: Store, sync: CronSync) -> None:
         store.call("DEL", store.keys.cron)
         store.call("HSET", store.keys.cron_applications, "app", "writing other")
 
-        look_again(sync, clock)
+        sync.keep()
         assert ticks(store) == {}
-        look_again(sync, clock)
+        sync.keep()
         assert set(ticks(store)) == {"a@app", "b@app", "off@app"}
 
 
 class TestReleases:
-    def test_an_old_process_does_not_write_over_a_newer_release(
-        self, store: Store, start: Start, clock: ManualClock
-    ) -> None:
+    def test_an_old_process_does_not_write_over_a_newer_release(self, store: Store, start: Start) -> None:
         old = start(daily=DAILY)
         old.keep()
         start(daily={**DAILY, "schedule": "@hourly"}).keep()
         store.call("HDEL", store.keys.cron, "daily@app")
 
-        look_again(old, clock)
+        old.keep()
 
         assert ticks(store) == {}
 
-    def test_the_newer_release_wins_also_when_the_mark_is_lost(
-        self, store: Store, start: Start, clock: ManualClock
-    ) -> None:
+    def test_the_newer_release_wins_also_when_the_mark_is_lost(self, store: Store, start: Start) -> None:
         old, new = start(daily=DAILY), start(daily={**DAILY, "schedule": "@hourly"})
         for sync in (old, new):
             sync.keep()
         store.call("DEL", store.keys.cron_applications)
 
         for sync in (old, new, old):
-            look_again(sync, clock)
+            sync.keep()
 
         assert stored(store, "daily@app").schedule.text == "@hourly"
 

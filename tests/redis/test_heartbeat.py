@@ -173,7 +173,7 @@ def test_a_server_without_memory_shows_workers_and_takes_messages_for_them(liste
     running = {f"k{number}": JobRun(Unit("default", PAYLOAD, "1", IDENTITY), 5.0) for number in range(600)}
     store.call("CONFIG", "SET", "maxmemory", 1)
     try:
-        store.call("DEL", store.keys.process(IDENTITY), store.keys.processes, store.keys.process_cleanup)
+        store.call("DEL", store.keys.process(IDENTITY), store.keys.processes)
         listening.running = running
         listening.heartbeat.beat_soon()
         wait_until(lambda: process_registry.list_processes(store), "the process to be shown")
@@ -187,7 +187,7 @@ def test_a_server_without_memory_shows_workers_and_takes_messages_for_them(liste
             )
         control_messages.send(store, IDENTITY, Message("dump", id="a"))
         wait_until(lambda: listening.heard, "the message to be heard")
-        assert [words.split()[:2] for words in refusals] == [["prune:", "OOM"]]
+        assert refusals == []
     finally:
         store.call("CONFIG", "SET", "maxmemory", 0)
 

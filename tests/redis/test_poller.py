@@ -7,11 +7,11 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from math import inf
-from random import Random
 from typing import Any
 
 import pytest
 
+from kiqcluster.errors import RedisUnavailable
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Push, Runtime, Setup
@@ -19,7 +19,8 @@ from kiqcluster.sidekiq.payload import INVALID_PAYLOAD
 from kiqcluster.store import Store
 from kiqcluster.store.engine.engine import MAX_DUE, MAX_DUE_BYTES, Engine
 from kiqcluster.store.entry_moves import DeadSetLimits, Move
-from kiqcluster.worker.maintenance.poller import DueSource, Poller, poll_pause, sidekiq_sources
+from kiqcluster.worker.maintenance.duties import Duty
+from kiqcluster.worker.maintenance.poller import DueSource, Poller, sidekiq_sources
 from tests.kit import ManualClock, RedisServer, wait_until
 from tests.proxy import Proxy
 
@@ -439,20 +440,147 @@ def due_in(store: Store, clock: ManualClock, jid: str, seconds: float) -> None:
     store.call("ZADD", store.keys.schedule, repr(clock.time + seconds), raw)
 
 
-@pytest.mark.parametrize(("processes", "lowest", "highest"), [(1, 2.5, 7.5), (4, 10, 30), (20, 0, 200)])
-def test_pauses_average_one_poll_per_interval_over_the_fleet(processes: int, lowest: float, highest: float) -> None:
-    rng = Random(7)
+class TestLooks:
+    """What a process does of the duties of the fleet."""
 
-    pauses = [poll_pause(processes, 5.0, rng) for _ in range(4_000)]
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        return ManualClock(time.time())
 
-    assert lowest <= min(pauses)
-    assert max(pauses) <= highest
-    assert sum(pauses) / len(pauses) == pytest.approx(5.0 * processes, rel=0.05)
+    @pytest.fixture
+    def done(self) -> list[str]:
+        return []
 
+    @pytest.fixture
+    def runtime(self, store: Store, setup: Setup, clock: ManualClock) -> Runtime:
+        return Runtime(Config(), store, setup, Events(), clock)
 
-def test_due_jobs_are_moved_though_the_set_of_processes_is_broken(poller: Poller, store: Store) -> None:
-    store.call("SET", store.keys.processes, "of another type")
-    due(store, store.keys.retry, '{"class":"X","queue":"q","args":[],"jid":"a"}')
+    def poller(self, runtime: Runtime, done: list[str], *duties: Duty) -> Poller:
+        pruning = Duty("prune", 60.0, lambda: done.append("prune"))
+        return Poller(runtime, Engine(runtime.store, LIMITS), lambda *_: None, None, duties or [pruning])
 
-    assert poller._processes() == 1
-    assert poller.poll(1.0, poller._processes()) == 1
+    def age(self, store: Store, clock: ManualClock, seconds: float) -> None:
+        """Let time go by."""
+        clock.time += seconds
+        for name in store.call("HKEYS", "kiq:polls"):
+            store.call("HINCRBY", "kiq:polls", name, -round(1_000 * seconds))
+
+    def test_the_first_look_does_all_and_others_find_nothing_to_do(
+        self, runtime: Runtime, store: Store, done: list[str]
+    ) -> None:
+        due_of(store, store.keys.retry, "q", 1)
+        due_of(store, store.keys.schedule, "q", 1)
+        pollers = [self.poller(runtime, done) for _ in range(3)]
+
+        assert [each.look() for each in pollers] == [2, 0, 0]
+
+        assert done == ["prune"]
+
+    def test_what_is_due_again_is_done_by_whoever_looks(
+        self, runtime: Runtime, store: Store, clock: ManualClock, done: list[str]
+    ) -> None:
+        self.poller(runtime, done).look()
+        due_of(store, store.keys.schedule, "q", 1)
+        self.age(store, clock, 5.0)
+
+        assert self.poller(runtime, done).look() == 1
+
+        assert done == ["prune"]
+
+    def test_a_look_learns_when_the_next_job_is_due(
+        self, runtime: Runtime, store: Store, clock: ManualClock, done: list[str]
+    ) -> None:
+        due_in(store, clock, "a", 3.0)
+        poller = self.poller(runtime, done)
+
+        assert poller.look() == 0
+        clock.time += 3.01
+
+        assert poller.move_known() == 1
+
+    def test_what_others_have_polled_is_left_to_them_but_not_what_was_written_since(
+        self, runtime: Runtime, store: Store, clock: ManualClock, done: list[str]
+    ) -> None:
+        """The entries of the retry set were there when the other one polled, that of the schedule was not."""
+        poller, other = self.poller(runtime, done), self.poller(runtime, done)
+        store.call("ZADD", store.keys.retry, repr(clock.time + 8.0), '{"class":"X","queue":"q","args":[],"jid":"r"}')
+        poller.look()
+        self.age(store, clock, 5.0)
+        other.look()
+        self.age(store, clock, 1.0)
+        poller.expect(store.keys.schedule, clock.time + 1.0)
+        poller._take_written()
+        due_in(store, clock, "s", 1.0)
+
+        poller.look()
+        clock.time += 5.0
+
+        assert poller.move_known() == 1
+        assert [json.loads(raw)["jid"] for raw in store.call("LRANGE", "queue:q", 0, -1)] == ["s"]
+        assert other.move_known() == 1
+
+    def test_a_duty_that_redis_refuses_holds_up_no_other_and_is_said_once(
+        self, runtime: Runtime, store: Store, clock: ManualClock, done: list[str]
+    ) -> None:
+        told: list[str] = []
+        runtime.events.listen(lambda name, fields: told.append(str(fields["error"])))
+
+        def refuse() -> None:
+            done.append("refused")
+            store.call("HGET", "text", "field")
+
+        store.call("SET", "text", "no hash")
+        duties = [Duty("a", 1.0, refuse), Duty("b", 1.0, lambda: done.append("b"))]
+        poller = self.poller(runtime, done, *duties)
+
+        poller.look()
+        for _ in range(12):
+            self.age(store, clock, 1.0)
+            poller.look()
+
+        assert done[:2] == ["refused", "b"]
+        assert done.count("b") == 13
+        assert done.count("refused") == 2, "meanwhile others may try"
+        assert len(told) == 1
+
+    def test_a_backlog_holds_up_no_other_duty(
+        self, runtime: Runtime, store: Store, clock: ManualClock, done: list[str], setup: Setup
+    ) -> None:
+        """Each batch takes three seconds here."""
+
+        @setup.client_middleware.add
+        def take_long(push: Push, proceed: Any) -> Push | None:
+            if push.payload["jid"] == "0":
+                self.age(store, clock, 3.0)
+            return proceed()  # type: ignore[no-any-return]
+
+        for number in range(4):
+            words = [f'{{"class":"X","queue":"q","args":[{number}],"jid":"{n}"}}' for n in range(MAX_DUE)]
+            store.call("ZADD", store.keys.retry, *(word for each in words for word in (number, each)))
+        poller = self.poller(runtime, done, Duty("often", 6.0, lambda: done.append("often")))
+
+        moved = poller.look()
+        assert moved == 2 * MAX_DUE
+        assert done == ["often"]
+
+        while moved < 4 * MAX_DUE:
+            moved += poller.move_known(poller._duties.next_look) + poller.look()
+        assert done == ["often", "often"]
+
+    def test_the_steps_of_the_start_come_first_and_are_tried_again_after_an_outage(
+        self, runtime: Runtime, done: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        errors: list[Exception] = [RedisUnavailable("away")]
+
+        def write() -> None:
+            done.append("write")
+            if errors:
+                raise errors.pop()
+
+        duties = [Duty("prune", 60.0, lambda: done.append("prune"))]
+        poller = Poller(runtime, Engine(runtime.store, LIMITS), lambda *_: None, None, duties, first=[write])
+        monkeypatch.setattr(poller, "pause", lambda seconds: done.append(f"pause {seconds:g}"))
+        monkeypatch.setattr(poller, "_wait_for_look", poller.stop)
+        poller.run()
+
+        assert done == ["write", "pause 5", "write", "prune"]

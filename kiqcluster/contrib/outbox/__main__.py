@@ -90,7 +90,7 @@ def relay(relays: list[Relay], once: bool) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     setup = current_setup()
     runtime = Runtime(setup.current_config(), setup.current_store(), setup, Events())
-    movers = [SourceMover(each, runtime, tell_crash, processes=1) for each in relays]
+    movers = [SourceMover(each, runtime, tell_crash) for each in relays]
     for mover in movers:
         mover.start()
     click.echo(f"relaying {', '.join(each.name for each in relays)}", err=True)

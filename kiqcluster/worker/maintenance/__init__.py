@@ -1,7 +1,8 @@
 """What each worker does for the whole fleet, so that no process has to be elected.
 
 Read in this order:
-poller            due entries of the schedule and retry set → queues; due_times: the wakeups between two polls
+duties            what is due in the fleet, and which process does it: nothing of this is kept in a process
+poller            due entries of the schedule and retry set → queues; due_times: the wakeups between two looks
 cron_ticks        the ticks of cron entries → jobs in queues; cron_sync: what this application declares
 outside_sources   jobs in databases → queues, a thread for each source
 recovery          units of dead processes → queues

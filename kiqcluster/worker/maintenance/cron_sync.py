@@ -33,7 +33,6 @@ from kiqcluster.store.wire import server_time
 __all__ = ["CronSync", "Step", "next_step"]
 
 MAX_SHOWN_NAMES = 20  # of entries, in one line of the log
-LOOK_SECONDS = 60.0  # between two looks whether the entries are still there
 DIGEST_CHARACTERS = 16
 
 
@@ -82,7 +81,6 @@ class CronSync:
         self._application = runtime.config.known_cron_application()
         self._entries = {each.id: each for each in self._declared(registry)}
         self._own: Mark | None = None  # known from the first look on
-        self._look_at = 0.0  # monotonic seconds
         self._mark: Mark | None = None  # of the application, as it was at the latest look
         self._cluster_queues = cluster_queues
         self._told: dict[str, str] = {}  # entry that another application has → that application, as it was logged
@@ -102,17 +100,13 @@ class CronSync:
                     raise UsageError(self._refusal(identifier, application, fleet), ExitCode.NAME_IN_USE)
 
     def keep(self) -> None:
-        """Write the entries that Redis lacks, and remove those that are not declared any more; once a minute.
+        """Write the entries that Redis lacks, and remove those that are not declared any more.
 
         Two round trips, and one for each 500 entries; some more if something is written.  What Redis refuses is
         reported, and tried again.  Raises StoreError when Redis is away.
         """
-        now = self._runtime.clock.monotonic()
-        if now < self._look_at:
-            return
         with self._reporting_refusals():
             self._look()
-        self._look_at = now + LOOK_SECONDS * self._runtime.rng.uniform(0.8, 1.2)
 
     @contextmanager
     def _reporting_refusals(self) -> Iterator[None]:

@@ -48,10 +48,14 @@ class _Job(NamedTuple):
 
 
 class CronTicks:
-    """metrics: count how late each tick was."""
+    """metrics: count how late each tick was.
 
-    def __init__(self, runtime: Runtime, registry: Registry, metrics: JobMetrics) -> None:
+    known: scope of this application (duties.scope), for which it polls: others leave its ticks to it.
+    """
+
+    def __init__(self, runtime: Runtime, registry: Registry, metrics: JobMetrics, known: str = "") -> None:
         self.key = runtime.store.keys.cron_ticks
+        self.duty = f"{self.key} {known}"
         self._runtime = runtime
         self._registry = registry
         self._metrics = metrics

@@ -5,13 +5,13 @@ Runs in: the poller's thread (sweep, ends of overrides), which runs code of the 
 1. count_threads   the threads of the fleet, for limits in percent: before the first job, and once a minute, from
                    Sidekiq's process list
 2. source          an override ends: the jobs that have room by then go on
-3. sweep           the safety net: once a minute, one process of the fleet looks at each line of parked jobs; one
-                   command where there are none.  It also notices that a function returns another limit by now
+3. sweep           the safety net, a duty of the fleet: a look at each line of parked jobs; one command where there
+                   are none.  It also notices that a function returns another limit by now
 4. left lines      those of an earlier release: no job of this one asks for a place there, since its class has lost the
                    option, or its key is another one by now.  Nobody would send the next job on, so a sweep sends all
 
 Threads are counted, and ends of overrides awaited, only where the application declares such a limit, or equal jobs that
-run one after the other.  Every process sweeps: jobs may be parked by a release that had limits.
+run one after the other.  Applications without limits sweep too: jobs may be parked by a release that had some.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from kiqcluster.worker.run.entries import read_job
 
 __all__ = ["LimitUpkeep"]
 
-SWEEP_SECONDS = COUNT_SECONDS = 60.0
-SWEEP_GUARD_SECONDS = 30  # within which no other process of the fleet looks
+COUNT_SECONDS = 60.0
 RETRY_SECONDS = 5.0  # until the end of an override is tried again, which Redis refused
 MAX_PER_ROUND_TRIP = 500  # processes asked for their threads
 MAX_THREAD_DIGITS = 6  # of what a process tells; anything may stand there
@@ -61,7 +60,7 @@ class LimitUpkeep:
         self._registry = registry
         self._concurrency = concurrency
         self._is_stopping = is_stopping
-        self._count_at = self._sweep_at = 0.0
+        self._count_at = 0.0
         FLEET.count = concurrency
 
     @property
@@ -93,17 +92,11 @@ class LimitUpkeep:
         return DueSource(self._store.keys.limit_ends, self._end)
 
     def sweep(self) -> None:
-        """Look at the lines of parked jobs, if some time has passed.
+        """Look at the lines of parked jobs.
 
         One round trip where no job is parked, else one for a hundred lines.  Raises StoreError when Redis is away.
         """
-        now, keys = self._runtime.clock.monotonic(), self._store.keys
-        if now < self._sweep_at:
-            return
-        self._sweep_at = now + SWEEP_SECONDS * self._runtime.rng.uniform(0.7, 1.0)
-        if not self._store.call("EXISTS", keys.parked_sets):
-            return
-        if self._store.call("SET", keys.limit_sweep, "1", "NX", "EX", SWEEP_GUARD_SECONDS):
+        if self._store.call("EXISTS", self._store.keys.parked_sets):
             self._send()
 
     def _end(self, entry: bytes, now: float) -> Move:

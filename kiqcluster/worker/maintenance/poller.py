@@ -1,8 +1,7 @@
 """Poller: moves due entries of the retry and schedule sets, and of other sources, to their queues.
 
 Runs in: its own thread; it goes on while the process is quiet, so a quiet fleet misses nothing.
-1. wait       a random time, so that a fleet polls once per `average_scheduled_poll_interval` without coordination; but
-              no longer than until an entry is due that this process knows of, or has written itself (due_times.py)
+1. look       claim the duties of the fleet that are due, polls of the sources among them (duties.py); do the others
 2. read       the entries that are due, at most MAX_DUE and MAX_DUE_BYTES at a time, of all sources in turns; and when
               the next one is due
 3. prepare    client middleware, as for any push (reenqueue.py); what is not a job goes to the dead set with its reason
@@ -10,8 +9,10 @@ Runs in: its own thread; it goes on while the process is quiet, so a quiet fleet
               refuses holds up only itself: where a whole script is refused (an ACL forbids one queue), its entries go
               key by key, and those of the refused one are due again in a minute, unasked until then
 5. trim       the rest of what a burial found too much in the dead set
+6. wait       for the next look; but no longer than until an entry is due that this process knows of, or has written
+              itself (due_times.py)
 
-A poll costs a count of the fleet and one command per source while nothing is due before the next poll.
+A poll costs one command per source while nothing is due before the next poll.
 Counterpart: sidekiq scheduled.rb; its window between ZREM and LPUSH is closed here.
 """
 
@@ -23,7 +24,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from random import Random
 from typing import NamedTuple, Protocol
 
 from kiqcluster.client.reenqueue import DEFAULT_QUEUE, enqueued
@@ -37,14 +37,14 @@ from kiqcluster.store import is_outage
 from kiqcluster.store.engine.engine import REFUSED_ENTRY_DELAY_SECONDS, Engine
 from kiqcluster.store.entry_moves import Move
 from kiqcluster.worker.maintenance.due_times import DueTimes
+from kiqcluster.worker.maintenance.duties import Duties, Duty, due_after, longest_gap
 
-__all__ = ["BatchSource", "DueSource", "Moved", "Poller", "poll_pause", "sidekiq_sources"]
+__all__ = ["BatchSource", "DueSource", "Moved", "Poller", "sidekiq_sources"]
 
-FIRST_WAIT_SECONDS = 10.0  # after boot, so that the process is registered before it counts the fleet
-FALLBACK_PAUSE_SECONDS = 5.0  # until the next poll when the fleet could not be counted
+OUTAGE_PAUSE_SECONDS = 5.0  # until the next look while Redis is away
 MAX_REMEMBERED_KEYS = 1_000  # that Redis has refused
 WRITE_SECONDS = 0.05  # until an outcome is written: no entry of our own is looked for earlier
-SMALL_FLEET_PROCESSES = 10  # below, the pause varies less (sidekiq scheduled.rb)
+WRITTEN_SECONDS = 1.0  # after which a poll finds an outcome that this process has decided on, unless Redis is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,11 @@ class DueSource:
 
     key: str
     enqueue: Callable[[bytes, float], Move]
+
+    @property
+    def duty(self) -> str:
+        """Name of the duty to poll it."""
+        return self.key
 
 
 class Moved(NamedTuple):
@@ -72,9 +77,13 @@ class Moved(NamedTuple):
 
 
 class BatchSource(Protocol):
-    """A sorted set whose entries are due at their score, and that moves its entries itself."""
+    """A sorted set whose entries are due at their score, and that moves its entries itself.
+
+    duty: name of the duty to poll it, the same in all processes that know what to do with its entries.
+    """
 
     key: str
+    duty: str
 
     def move(self, now: float) -> Moved:
         """Move some of what is due.  Raises RedisRefused if the set cannot be used; other StoreErrors."""
@@ -86,18 +95,10 @@ def sidekiq_sources(keys: Keys, setup: Setup) -> list[DueSource]:
     return [DueSource(key, partial(enqueued, setup)) for key in (keys.retry, keys.schedule)]
 
 
-def poll_pause(processes: int, interval: float, rng: Random) -> float:
-    """Return the seconds until the next poll, so that `processes` together poll once per `interval` on average."""
-    average = max(1, processes) * interval
-    if processes < SMALL_FLEET_PROCESSES:
-        return average * (rng.random() + 0.5)
-    return average * rng.random() * 2
-
-
 class Poller(Service):
-    """sources: what it serves; None for the retry set and the schedule set.
+    """sources: what it polls; None for the retry set and the schedule set.
 
-    upkeep: called at the start and at each poll, in order.
+    duties: of the fleet, that it has besides.  first: called at the start, in order, until none raises StoreError.
     """
 
     def __init__(
@@ -106,7 +107,8 @@ class Poller(Service):
         engine: Engine,
         on_crash: Callable[[str, Exception], None],
         sources: Iterable[DueSource | BatchSource] | None = None,
-        upkeep: Iterable[Callable[[], None]] = (),
+        duties: Iterable[Duty] = (),
+        first: Iterable[Callable[[], None]] = (),
     ) -> None:
         super().__init__("poller", on_crash)
         self._runtime = runtime
@@ -114,35 +116,32 @@ class Poller(Service):
         self._keys = engine.store.keys
         served = sidekiq_sources(self._keys, runtime.setup) if sources is None else sources
         self._sources: dict[str, DueSource | BatchSource] = {source.key: source for source in served}
+        self._others = tuple(duties)
+        self._interval = runtime.config.average_scheduled_poll_interval
+        intervals = {source.duty: self._interval for source in self._sources.values()}
+        self._duties = Duties(runtime, "poller", intervals | {duty.name: duty.interval for duty in self._others})
         self._due_times = DueTimes(runtime.rng)
         self._refused = RefusedKeys(runtime)
-        self._upkeep = tuple(upkeep)
+        self._first = tuple(first)
         self._trim_wanted = False
         self._written: dict[str, float] = {}  # source → monotonic seconds when the first entry of this process is due
         self._written_lock = threading.Lock()
-        self._poll_at = inf  # monotonic seconds, of the next poll
-        self._wake_at = inf  # the same of the end of the wait; inf while it does not wait
+        self._wake_at = inf  # monotonic seconds of the end of the wait; inf while it does not wait
         self._woken = threading.Event()
 
     def run(self) -> None:
-        interval = self._runtime.config.average_scheduled_poll_interval
-        # Sidekiq waits 10 to 15 s before its first poll; an interval set below that wants its jobs sooner.
-        pause = min(FIRST_WAIT_SECONDS, interval * 2) + self._runtime.rng.random() * interval
-        self._poll_at = self._now() + pause
         is_new = True
         while not self.stopping.is_set():
             try:
                 if is_new:
-                    self._do_upkeep()
+                    for step in self._first:
+                        step()
                     is_new = False
-                self._wait_for_poll()
-                processes = self._processes()
-                pause = poll_pause(processes, interval, self._runtime.rng)
-                self._poll_at = self._now() + pause
-                self.poll(pause, processes)
+                self.look()
+                self._wait_for_look()
             except StoreError as error:
                 self._runtime.trouble("poller", error)
-                self.pause(FALLBACK_PAUSE_SECONDS)
+                self.pause(OUTAGE_PAUSE_SECONDS)
 
     def wake(self) -> None:
         self._woken.set()
@@ -150,7 +149,7 @@ class Poller(Service):
     def expect(self, key: str, at: float) -> None:
         """Take note that this process writes an entry into a source.  at: epoch seconds.  From any thread."""
         due = self._now() + max(at - self._runtime.clock.now(), WRITE_SECONDS)
-        if due >= self._poll_at:  # the poll learns of it
+        if due >= self._now() + longest_gap(self._interval):  # the next poll learns of it, whoever makes that
             return
         with self._written_lock:
             self._written[key] = min(due, self._written.get(key, inf))
@@ -158,11 +157,43 @@ class Poller(Service):
             self._woken.set()
 
     def trim_soon(self) -> None:
-        """Trim the dead set at the next poll: there was more to drop than one script does.  From any thread."""
+        """Trim the dead set at the next look: there was more to drop than one script does.  From any thread."""
         self._trim_wanted = True
 
+    def look(self) -> int:
+        """Do what is due in the fleet and nobody has begun; return how many entries have moved.
+
+        One round trip, and those of what it does.  Raises StoreError when Redis is away.
+        """
+        asked = self._now()
+        claims = self._duties.claim()
+        self._due_times.begin(claims.processes)
+        claimed = {name for name, left in claims.left.items() if not left}
+        for source in self._sources.values():
+            if source.duty in claims.left.keys() - claimed:
+                begun = asked - due_after(self._interval) + claims.left[source.duty]
+                self._due_times.forget(source.key, begun - WRITTEN_SECONDS)
+        polled = [key for key, source in self._sources.items() if source.duty in claimed]
+        moved = self._poll(polled, longest_gap(self._interval), until=self._duties.next_look)
+        self._trim()
+        for duty in self._others:
+            if duty.name in claimed:
+                self._do(duty)
+        return moved
+
+    def _do(self, duty: Duty) -> None:
+        """Do a duty; a refusal of Redis (an ACL, memory) is reported once, and holds up no other."""
+        try:
+            duty.do()
+            self._refused.forget(duty.name)
+        except RedisRefused as error:
+            if is_outage(error):
+                raise
+            self._refused.remember(duty.name, str(error))
+            self._duties.leave_to_others(duty.name)
+
     def poll(self, ahead: float = 0.0, processes: int = 1) -> int:
-        """Move all that is due now; return how many entries.
+        """Move all that is due now, whoever polls besides; return how many entries.
 
         ahead: seconds from now; the time of the next entry that is due within them is learned.
         processes: in the fleet.
@@ -170,85 +201,85 @@ class Poller(Service):
         that moves.  Raises StoreError when Redis is away.
         """
         self._due_times.begin(processes)
-        moved = self._move_due(self._sources_with_due(ahead))
+        moved = self._poll(list(self._sources), ahead)
         self._trim()
-        self._do_upkeep()
         return moved
 
-    def _do_upkeep(self) -> None:
-        for step in self._upkeep:
-            step()
+    def _poll(self, keys: Sequence[str], ahead: float, until: float = inf) -> int:
+        """Move all that is due in these sources.  until: as in _move_due."""
+        for key in keys:
+            self._due_times.forget(key)
+        return self._move_due(self._with_due(keys, ahead), until)
 
-    # 1. wait
+    # 6. wait
 
-    def _wait_for_poll(self) -> None:
-        """Wait for the next poll; move entries that are known to become due before it at their time."""
+    def _wait_for_look(self) -> None:
+        """Wait for the next look; move entries that are known to become due before it at their time."""
         while not self.stopping.is_set():
             self._take_written()
             if self.stopping.is_set():  # its wake may have been taken for that of an entry
                 return
-            wake_at = self._due_times.wake_at()
-            self._wake_at = min(wake_at, self._poll_at)
+            wake_at, look_at = self._due_times.wake_at(), self._duties.next_look
+            self._wake_at = min(wake_at, look_at)
             is_woken = self._woken.wait(max(0.0, self._wake_at - self._now()))
             self._wake_at = inf
             if is_woken:
                 continue
-            if wake_at >= self._poll_at:
+            if wake_at >= look_at:
                 return
-            self.move_known()
+            self.move_known(look_at)
 
     def _take_written(self) -> None:
         self._woken.clear()
         with self._written_lock:
             written, self._written = self._written, {}
         for key, due in written.items():
-            self._due_times.expect(key, due)
+            self._due_times.expect(key, due, self._now())
 
-    def move_known(self) -> int:
-        """Move the entries that are known to be due by now; return how many.
+    def move_known(self, until: float = inf) -> int:
+        """Move the entries that are known to be due by now; return how many.  until: as in _move_due.
 
         One round trip per source, and one per batch that moves.  Raises StoreError when Redis is away.
         """
         keys = self._due_times.take_due(self._now())
-        moved = self._move_due(keys)
+        moved = self._move_due(keys, until)
         self._due_times.woke(self._now(), in_vain=bool(keys) and not moved)
         return moved
 
     def _now(self) -> float:
         return self._runtime.clock.monotonic()
 
-    def _processes(self) -> int:
-        """Return how many processes there are; 1 where the key is broken, which the heartbeat reports."""
-        try:
-            count: int = self._engine.store.call("SCARD", self._keys.processes)
-        except RedisRefused as error:
-            if is_outage(error):
-                raise
-            return 1
-        return count
-
     # 2. read
 
-    def _sources_with_due(self, ahead: float) -> list[str]:
-        """Return the keys under which something is due within so many seconds.
+    def _with_due(self, keys: Sequence[str], ahead: float) -> list[str]:
+        """Return those of these keys under which something is due within so many seconds.
 
         One that cannot be read is among them, so that the read says why.
         """
+        if not keys:
+            return []
         until = repr(self._runtime.clock.now() + ahead)
         with self._engine.store.borrowed() as connection:
-            counts = connection.exchange([("ZCOUNT", key, "-inf", until) for key in self._sources])
-        return [key for key, count in zip(self._sources, counts, strict=True) if count != 0]
+            counts = connection.exchange([("ZCOUNT", key, "-inf", until) for key in keys])
+        return [key for key, count in zip(keys, counts, strict=True) if count != 0]
 
-    def _move_due(self, keys: Iterable[str]) -> int:
-        """Move all that is due in these sources; return how many entries."""
+    def _move_due(self, keys: Iterable[str], until: float = inf) -> int:
+        """Move all that is due in these sources; return how many entries.
+
+        until: monotonic seconds of the next look.  What is left then waits for it: no backlog holds up other duties.
+        """
         moved, waiting = 0, deque(keys)
         while waiting and not self.stopping.is_set():
             key = waiting.popleft()
+            if (now := self._now()) >= until:
+                self._due_times.learn(key, now, now)
+                continue
             try:
                 count, is_all = self._move_some(self._sources[key])
                 self._refused.forget(key)
             except RedisRefused as error:  # this source is of no use, and holds up no other
                 self._refused.remember(key, str(error))
+                self._duties.leave_to_others(self._sources[key].duty)
                 continue
             moved += count
             if not is_all:
@@ -261,11 +292,11 @@ class Poller(Service):
         if not isinstance(source, DueSource):
             moved = source.move(self._runtime.clock.now())
             if moved.next_at is not None:
-                self._due_times.learn(source.key, asked + moved.next_at - moved.now)
+                self._due_times.learn(source.key, asked + moved.next_at - moved.now, asked)
             return moved.entries, moved.next_at is not None
         due = self._engine.read_due(source.key, self._runtime.clock.now())
         if due.next_at is not None:
-            self._due_times.learn(source.key, asked + due.next_at - due.now)
+            self._due_times.learn(source.key, asked + due.next_at - due.now, asked)
         if not due.entries:
             return 0, True
         moves = [self._prepare(source, entry, due.now) for entry in due.entries]

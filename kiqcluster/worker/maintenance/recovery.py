@@ -32,7 +32,7 @@ from kiqcluster.process.service import Service, snapshot
 from kiqcluster.store import is_outage
 from kiqcluster.store.engine.engine import Engine
 from kiqcluster.store.engine.units import ALL_SUSPECT
-from kiqcluster.store.engine.wait_lists import HANDS_LOOK_SECONDS, stale_hands
+from kiqcluster.store.engine.wait_lists import stale_hands
 from kiqcluster.worker.fetch.fencing import Fencing
 from kiqcluster.worker.fetch.wake_lists import WakeLists
 from kiqcluster.worker.identity import ProcessFingerprint, has_exited
@@ -151,7 +151,8 @@ class Recovery(Service):
         self._beat_at = 0.0
         self._refusal = ""
         self._wake_lists = WakeLists(engine, runtime.clock)
-        self._look_at_hands_at = 0.0
+        self._has_recovered = False  # since the last look at hand lists
+        self._is_asked_for_hands = False
 
     def catch_up(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Recover these processes and those of this host that are gone, now; in the booting thread.
@@ -177,11 +178,16 @@ class Recovery(Service):
             except RedisRefused as error:
                 self._runtime.trouble("recovery", error)
                 self.recover({identity: running})
-        self._return_wake_lists(self._wake_lists.go_on)
+        self._try(self._wake_lists.go_on)
 
     def recover(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Recover these processes, soon; from any thread."""
         self._orphans.add(orphans)
+        self._wakeup.set()
+
+    def look_at_hands(self) -> None:
+        """Look soon at the hand lists of dead processes, a duty of the fleet; from any thread."""
+        self._is_asked_for_hands = True
         self._wakeup.set()
 
     def run(self) -> None:
@@ -197,10 +203,12 @@ class Recovery(Service):
             if self._now() >= self._beat_at:
                 self._beat_at = self._now() + failure_detector.pause(self._beat.recover_after, self._runtime.rng)
                 self._sweep()
+            if self._is_asked_for_hands:
+                self._try(self._recover_stale_hands)
         self._orphans.take_settled(inf)
         if self._orphans.waiting:  # nobody else may be there to do it; one try
             self._recover_orphans()
-        self._return_wake_lists(self._wake_lists.finish)  # the same
+        self._try(self._wake_lists.finish)  # the same
 
     def wake(self) -> None:
         self._wakeup.set()
@@ -227,7 +235,7 @@ class Recovery(Service):
                 has_failed = True
                 if is_outage(error) or self.stopping.is_set():
                     break
-        self._return_wake_lists(self._wake_lists.go_on)
+        self._try(self._wake_lists.go_on)
         self._orphans.plan_next(self._now(), self._runtime.rng, has_failed=has_failed)
 
     def _on_settled(self, identity: str, is_settled: bool) -> None:
@@ -242,8 +250,9 @@ class Recovery(Service):
         try:
             while self._beat_and_recover() == MAX_MEMBERS_PER_BEAT and not self.stopping.is_set():
                 continue
-            self._recover_stale_hands()
-            self._return_wake_lists(self._wake_lists.go_on)
+            if self._has_recovered:
+                self._recover_stale_hands()
+            self._try(self._wake_lists.go_on)
         except StoreError as error:
             if not is_outage(error):
                 self._beat.begin_window()
@@ -276,9 +285,7 @@ class Recovery(Service):
 
     def _recover_stale_hands(self) -> None:
         """Recover dead processes once more into whose hand lists a late command may have moved a payload."""
-        if self._now() < self._look_at_hands_at:
-            return
-        self._look_at_hands_at = self._now() + HANDS_LOOK_SECONDS * self._runtime.rng.uniform(0.7, 1.0)
+        self._has_recovered = self._is_asked_for_hands = False
         try:
             stale = stale_hands(self._engine.store)
         except RedisRefused as error:  # a broken key must not keep us from recovering who is silent
@@ -319,7 +326,7 @@ class Recovery(Service):
         if units is None or (is_late and not units):
             return
         self._wake_lists.begin()
-        self._look_at_hands_at = 0.0  # with the next beat
+        self._has_recovered = True
         with self._engine.store.borrowed() as connection:  # a refusal is about a broken key; beats say that
             connection.exchange(withdrawal(self._engine.store.keys, identity))
         why = PROCESS_EXITED if score is None else HEARTBEAT_MISSED.format(self._beat.recover_after)
@@ -328,7 +335,7 @@ class Recovery(Service):
         )
         self._on_recovered(identity, units)
 
-    def _return_wake_lists(self, step: Callable[[], None]) -> None:
+    def _try(self, step: Callable[[], None]) -> None:
         try:
             step()
         except StoreError as error:

@@ -20,15 +20,15 @@ def test_nothing_known_is_never(times: DueTimes) -> None:
     times.begin(1)
 
     assert times.wake_at() == inf
-    times.learn("schedule", inf)
+    times.learn("schedule", inf, 0.0)
     assert times.wake_at() == inf
     assert times.take_due(1e12) == []
 
 
 def test_a_process_alone_wakes_at_the_earliest_time(times: DueTimes) -> None:
     times.begin(1)
-    times.learn("retry", 20.0)
-    times.learn("schedule", 10.0)
+    times.learn("retry", 20.0, 0.0)
+    times.learn("schedule", 10.0, 0.0)
 
     assert times.wake_at() == 10.0 + MARGIN_SECONDS
 
@@ -36,25 +36,46 @@ def test_a_process_alone_wakes_at_the_earliest_time(times: DueTimes) -> None:
 def test_sources_that_are_due_are_taken_once(times: DueTimes) -> None:
     times.begin(1)
     for key, at in (("retry", 10.0), ("schedule", 10.001), ("later", 11.0)):
-        times.learn(key, at)
+        times.learn(key, at, 0.0)
 
     assert times.take_due(10.5) == ["retry", "schedule"]
     assert times.take_due(10.5) == []
     assert times.wake_at() == 11.0 + MARGIN_SECONDS
 
 
-def test_a_poll_forgets_what_was_known(times: DueTimes) -> None:
-    times.begin(1)
-    times.learn("schedule", 10.0)
+def test_a_poll_forgets_what_was_known_of_its_source(times: DueTimes) -> None:
+    times.learn("schedule", 10.0, 0.0)
+    times.learn("retry", 11.0, 0.0)
 
-    times.begin(1)
+    times.forget("schedule")
 
-    assert times.wake_at() == inf
+    assert times.wake_at() == 11.0 + MARGIN_SECONDS
+
+
+def test_a_poll_of_another_process_leaves_what_was_noted_since(times: DueTimes) -> None:
+    """The other one knows what was there when it polled, and nothing of what was written afterwards."""
+    times.learn("schedule", 10.0, 2.0)
+    times.expect("retry", 11.0, 5.0)
+
+    for key in ("schedule", "retry", "unknown"):
+        times.forget(key, before=4.0)
+
+    assert times.wake_at() == 11.0 + MARGIN_SECONDS
+
+
+def test_an_entry_that_this_process_writes_counts_if_it_is_the_first(times: DueTimes) -> None:
+    times.learn("schedule", 10.0, 0.0)
+    times.expect("schedule", 12.0, 1.0)
+    assert times.wake_at() == 10.0 + MARGIN_SECONDS
+
+    times.expect("schedule", 8.0, 2.0)
+
+    assert times.wake_at() == 8.0 + MARGIN_SECONDS
 
 
 def test_a_fleet_wakes_within_the_spread_and_not_at_once(times: DueTimes) -> None:
     times.begin(50)
-    times.learn("schedule", 10.0)
+    times.learn("schedule", 10.0, 0.0)
 
     drawn = [times.wake_at() - 10.0 for _ in range(1_000)]
 
@@ -66,7 +87,7 @@ def test_a_fleet_wakes_within_the_spread_and_not_at_once(times: DueTimes) -> Non
 def test_entries_that_are_due_together_share_a_wake(times: DueTimes) -> None:
     times.begin(1)
     times.woke(10.0, in_vain=False)
-    times.learn("schedule", 10.001)
+    times.learn("schedule", 10.001, 0.0)
 
     assert times.wake_at() == 10.0 + GATHER_SECONDS
 
@@ -79,7 +100,7 @@ def test_between_two_polls_a_process_wakes_in_vain_a_few_times_at_most(processes
     times.begin(processes)
 
     while True:
-        times.learn("schedule", now)
+        times.learn("schedule", now, now)
         now = times.wake_at()
         if now >= poll_at:
             break
@@ -97,11 +118,11 @@ def test_a_poll_ends_the_backing_off_and_so_does_a_wake_that_finds_something(
     times.begin(2)
     for _ in range(8):
         times.woke(0.0, in_vain=True)
-    times.learn("schedule", 10.0)
+    times.learn("schedule", 10.0, 0.0)
     assert max(times.wake_at() for _ in range(100)) > 11.0
 
     end(times)
-    times.learn("schedule", 10.0)
+    times.learn("schedule", 10.0, 0.0)
 
     assert max(times.wake_at() for _ in range(100)) <= 10.0 + SPREAD_SECONDS + MARGIN_SECONDS
 
@@ -115,7 +136,7 @@ def test_many_that_know_the_same_times_are_quick_and_seldom_wake_in_vain() -> No
     for at in map(float, range(10, 60)):
         wakes = []
         for each in fleet:
-            each.learn("schedule", at)
+            each.learn("schedule", at, 0.0)
             wakes.append((each.wake_at(), each))
         wakes.sort(key=lambda pair: pair[0])
         late.append(wakes[0][0] - at)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from random import Random
-from unittest.mock import Mock
-
 import pytest
 
+from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.store import Store
 from kiqcluster.worker.maintenance.outside_sources import SourceMover, pause_after
+from tests.kit import ManualClock
 
 
 class Source:
@@ -37,9 +36,9 @@ def errors(setup: Setup) -> list[str]:
     return found
 
 
-def mover(source: Source, setup: Setup) -> SourceMover:
+def mover(source: Source, setup: Setup, clock: Clock | None = None) -> SourceMover:
     nowhere = Store("redis://127.0.0.1:1/0", timeout=0.1)
-    return SourceMover(source, Runtime(Config(), nowhere, setup, Events()), lambda *_: None)
+    return SourceMover(source, Runtime(Config(), nowhere, setup, Events(), clock or SystemClock()), lambda *_: None)
 
 
 def test_a_look_goes_on_until_nothing_more_waits(setup: Setup) -> None:
@@ -69,14 +68,9 @@ def test_pauses_grow_with_failures() -> None:
     assert pause_after(1, 100.0) == 100.0
 
 
-def test_a_source_that_one_process_serves_does_not_wait_for_the_fleet(setup: Setup) -> None:
-    fleet = Mock(call=Mock(return_value=20))
-    runtime = Runtime(Config(), fleet, setup, Events(), rng=Random(7))
-    alone, shared = (SourceMover(Source(), runtime, lambda *_: None, processes=each) for each in (1, None))
+def test_without_redis_each_process_looks_once_in_the_interval(setup: Setup) -> None:
+    clock = ManualClock()
+    moving = mover(Source(), setup, clock)
 
-    assert all(0.5 <= alone._pause() <= 1.5 for _ in range(20))
-    assert max(shared._pause() for _ in range(20)) > 1.5
-
-
-def test_without_redis_it_waits_as_if_alone(setup: Setup) -> None:
-    assert 0.5 <= mover(Source(), setup)._pause() <= 1.5
+    assert moving._is_due()
+    assert moving._duties.next_look == clock.time + Source.interval

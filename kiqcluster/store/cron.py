@@ -43,13 +43,14 @@ MAX_ROWS = 500  # in one script, which stops Redis for as long
 MAX_ID_BYTES = 1_000_000  # of the ids of due entries, read at once
 TOKEN_BYTES = 8
 WRITING, HELD = "writing", "HELD "
+SINCE_END = "-"  # between the time of a process that writes, and its token
 
 
 class Mark(NamedTuple):
     """What `kiq:cron:applications` has of an application: the declaration that is in force, or who writes one.
 
     digest: of the entries; WRITING while a process writes them.  word: since when the process runs that has declared
-    them, seconds by Redis' clock; the token of the one that writes.
+    them, seconds by Redis' clock; since when the other one writes, with a token of its own.
     """
 
     digest: str
@@ -69,9 +70,9 @@ class Mark(NamedTuple):
 
     @property
     def since(self) -> float:
-        """The second since which the process runs that has declared the entries; 0 where that is not known."""
+        """The second since which a process runs that has declared the entries, or writes; 0 where it is not known."""
         try:
-            return float(self.word)
+            return float(self.word.partition(SINCE_END)[0])
         except ValueError:
             return 0.0
 
@@ -117,9 +118,12 @@ class StoredEntry(NamedTuple):
     latest: bytes | None
 
 
-def begin_writing(store: Store, application: str) -> Mark:
-    """Begin to declare the entries of an application; return its mark.  One round trip.  Raises StoreError."""
-    mark = Mark(WRITING, secrets.token_hex(TOKEN_BYTES))
+def begin_writing(store: Store, application: str, now: float) -> Mark:
+    """Begin to declare the entries of an application; return its mark.  One round trip.  Raises StoreError.
+
+    now: seconds by Redis' clock.
+    """
+    mark = Mark(WRITING, f"{now:.6f}{SINCE_END}{secrets.token_hex(TOKEN_BYTES)}")
     store.call("HSET", store.keys.cron_applications, application, str(mark))
     return mark
 

@@ -394,6 +394,7 @@ class Launcher:
             sources.append(self._limits.source())
         duties = fleet_duties(
             known,
+            self._cron.digest,
             drop_expired=partial(drop_expired, runtime.store),
             look_at_hands=self._recovery.look_at_hands,
             keep_cron=self._cron.keep,

@@ -423,12 +423,17 @@ class TestLost:
         assert b"cmdstat_evalsha" not in statistics
 
     def test_what_another_process_has_not_finished_is_finished(self, store: Store, sync: CronSync) -> None:
+        """Also if no process looks twice: what each of them has seen before does not count."""
         store.call("DEL", store.keys.cron)
-        store.call("HSET", store.keys.cron_applications, "app", "writing other")
-
+        seconds = int(store.call("TIME")[0])
+        store.call("HSET", store.keys.cron_applications, "app", f"writing {seconds - 10}-other")
+        sync.keep()
         sync.keep()
         assert ticks(store) == {}
+
+        store.call("HSET", store.keys.cron_applications, "app", f"writing {seconds - 61}-other")
         sync.keep()
+
         assert set(ticks(store)) == {"a@app", "b@app", "off@app"}
 
 

@@ -59,6 +59,14 @@ class TestClaims:
         assert claim_duties(store, PAUSES).left["poll"] == 0.0
         assert claim_duties(store, PAUSES).left["poll"] > 59.0
 
+    def test_names_of_earlier_releases_do_not_pile_up(self, store: Store) -> None:
+        now = server_ms(store)
+        store.call("HSET", "kiq:polls", *(word for number in range(1_001) for word in (f"release {number}", now)))
+
+        assert claim_duties(store, PAUSES).left["poll"] == 0.0
+
+        assert set(store.call("HKEYS", "kiq:polls")) == {b"poll", b"prune"}
+
     def test_it_tells_how_many_processes_there_are(self, store: Store) -> None:
         assert claim_duties(store, PAUSES).processes == 0
         store.call("HSET", "kiq:members", "a", "1 x", "b", "1 x")

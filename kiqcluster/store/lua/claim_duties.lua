@@ -7,8 +7,11 @@
 --
 -- Returns {number of members, milliseconds until the first duty is due, ...}; 0 when the caller has claimed it now.
 -- Due is also a duty that nobody has begun, and one begun later than now: the server's clock was set back.
--- A key of a wrong type is overwritten: it holds nothing but times.
+-- A key of a wrong type is overwritten: it holds nothing but times.  Names of earlier releases stay there; beyond
+-- MOST_NAMES the times begin anew.
 -- Cost: O(duties).
+
+local MOST_NAMES = 1000
 
 local count = tonumber(ARGV[1])
 local clock = redis.call('TIME')
@@ -33,5 +36,8 @@ for i = 1, count do
     claimed[#claimed + 1] = string.format('%d', now)
   end
 end
-if claimed then redis.call('HSET', KEYS[1], unpack(claimed)) end
+if claimed then
+  if redis.call('HLEN', KEYS[1]) > MOST_NAMES then redis.call('UNLINK', KEYS[1]) end
+  redis.call('HSET', KEYS[1], unpack(claimed))
+end
 return reply

@@ -34,6 +34,7 @@ __all__ = ["CronSync", "Step", "next_step"]
 
 MAX_SHOWN_NAMES = 20  # of entries, in one line of the log
 DIGEST_CHARACTERS = 16
+GIVEN_UP_SECONDS = 60.0  # after which a process that writes is taken for dead
 
 
 class Step(Enum):
@@ -48,7 +49,7 @@ def next_step(mark: Mark | None, own: Mark, *, is_first: bool, is_given_up: bool
     """Return what to do about the entries of an application.
 
     mark: what Redis has of it.  own: of this process.  is_first: since its start.  is_given_up: whether the process
-    that writes is the same as at the look before, so that it has died meanwhile.
+    that writes has begun so long ago that it must have died.
     """
     if mark is not None and mark.digest == own.digest:
         return Step.COMPARE
@@ -80,8 +81,8 @@ class CronSync:
         self._expect = expect
         self._application = runtime.config.known_cron_application()
         self._entries = {each.id: each for each in self._declared(registry)}
+        self.digest = _digest_of(self._entries.values())
         self._own: Mark | None = None  # known from the first look on
-        self._mark: Mark | None = None  # of the application, as it was at the latest look
         self._cluster_queues = cluster_queues
         self._told: dict[str, str] = {}  # entry that another application has → that application, as it was logged
         self._unserved: frozenset[str] = frozenset()  # queues from which nobody fetches, as it was logged
@@ -129,16 +130,15 @@ class CronSync:
 
     def _look(self) -> None:
         raw, time = self._store.pipeline([("HGET", self._store.keys.cron_applications, self._application), ("TIME",)])
-        now, mark, before = server_time(time), Mark.read(raw), self._mark
+        now, mark = server_time(time), Mark.read(raw)
         is_first = self._own is None
-        own = self._own = self._own or Mark(_digest_of(self._entries.values()), f"{now:.6f}")
-        self._mark = mark
+        own = self._own = self._own or Mark(self.digest, f"{now:.6f}")
         if not self._entries and mark is None:
             return
-        is_given_up = mark is not None and mark.is_unfinished and mark == before
+        is_given_up = mark is not None and not 0.0 <= now - mark.since < GIVEN_UP_SECONDS
         step = next_step(mark, own, is_first=is_first, is_given_up=is_given_up)
         if step is Step.WRITE:
-            self._write(begin_writing(self._store, self._application), own, now)
+            self._write(begin_writing(self._store, self._application, now), own, now)
         elif step is Step.COMPARE and mark is not None:
             self._restore(mark, now)
         self._tell_unserved()
@@ -158,7 +158,6 @@ class CronSync:
         rows = [*switches, *(CronRow("remove", each) for each in gone), CronRow("finish", "", str(own))]
         if write(self._store, rows, self._application, mark) is None:
             return
-        self._mark = own
         self._runtime.events.emit("cron_entries_written", entries=len(self._entries), removed=len(gone))
         self._tell("cron_entries_removed", gone)
 

@@ -50,17 +50,22 @@ class Duty:
 
 def fleet_duties(
     known: str,
+    declared: str,
     *,
     drop_expired: Callable[[], object],
     look_at_hands: Callable[[], object],
     keep_cron: Callable[[], object],
     sweep_limits: Callable[[], object],
 ) -> list[Duty]:
-    """Return the duties of the fleet besides polls.  known: the scope of this application."""
+    """Return the duties of the fleet besides polls.
+
+    known: the scope of this application.  declared: the digest of its cron entries; processes that declare others leave
+    them alone.
+    """
     return [
         Duty("processes", 60.0, drop_expired),
         Duty("hands", 30.0, look_at_hands),
-        Duty(f"cron {known}", 60.0, keep_cron),
+        Duty(f"cron {known} {declared}", 60.0, keep_cron),
         Duty(f"limits {known}", 30.0, sweep_limits),
     ]
 

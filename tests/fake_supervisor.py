@@ -36,6 +36,7 @@ def process_fields(identity: str, **other: Any) -> dict[str, Any]:
         "labels": ["kiqcluster"],
         "identity": identity,
         "version": "0.1.0",
+        "application": "",
         "routing": "",
         "shards": "",
     }

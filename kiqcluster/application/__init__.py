@@ -10,6 +10,7 @@ changes          where the value that a job would get differs from the one that 
 annotations      which types an annotation holds, and what they need
 definitions      the class or function of a job → its definition, checked and registered
 options          which options a job may have, and their valid values
+shared_names     what is declared under names that all applications on a Redis share
 argument_filter  which arguments logs and web pages show
 loading          finds and imports the application that -r names
 """

@@ -75,8 +75,8 @@ class RegisteredProcess:
     known yet, or there is no supervisor.  queues: names; a process with very many leaves out `omitted_queues` of them.
     started_at: epoch seconds.  rtt_us: microseconds that Redis took for its last heartbeat.
     is_embedded: it runs inside another program, and only that can quiet or stop it.
-    routing: digest of its routing rules, "" without any.  shard: "" for the default one.  shards: digest of its map of
-    shards, "" without any.
+    application: whose declarations it has, "" if it is not ours.  routing: digest of its routing rules, "" without any.
+    shard: "" for the default one.  shards: digest of its map of shards, "" without any.
     """
 
     identity: str
@@ -99,6 +99,7 @@ class RegisteredProcess:
     labels: tuple[str, ...] = ()
     capsules: tuple[Capsule, ...] = ()
     omitted_queues: int = 0
+    application: str = ""
     routing: str = ""
     shard: str = ""
     shards: str = ""
@@ -292,6 +293,7 @@ def read_process(identity: str, fields: Any, left: Any, state: State | None = No
         labels=_read_texts(labels),
         capsules=tuple(_capsules(about, threads)),
         omitted_queues=int(read_number(about.get("omitted_queues"))),
+        application=_read_text(about.get("application")),
         routing=_read_text(about.get("routing")),
         shard=_read_text(about.get("shard")),
         shards=_read_text(about.get("shards")),

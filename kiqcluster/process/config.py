@@ -229,7 +229,9 @@ class Config:
     )
     cron_file: str | None = setting(None, "YAML or TOML file with more of them, read by each worker", flag=False)
     cron_application: str | None = setting(
-        None, "name for whose entries these are, where applications share a Redis; default: what -r names", flag=False
+        None,
+        "name of this application where several share a Redis, as owner of its cron; default: what -r names",
+        flag=False,
     )
     encryption_keys: str = setting(
         "",

@@ -340,6 +340,10 @@ class Keys:
         """list: JSON about the latest jobs of a cron entry, newest first."""
         return f"{self.prefix}kiq:cron:history:{identifier}"
 
+    def declared(self, digest: str) -> str:
+        """hash: name → what an application declares under it (application/shared_names.py); a day after its use."""
+        return f"{self.prefix}kiq:declared:{digest}"
+
     @property
     def moving(self) -> str:
         """set: names of the shards to which jobs of this one have been moved."""

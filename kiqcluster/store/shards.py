@@ -27,6 +27,7 @@ __all__ = [
     "check_address",
     "check_shard",
     "parse_shards",
+    "place_of",
     "same_redis",
     "shard_name",
     "shards_digest",
@@ -94,31 +95,40 @@ def same_redis(default: str, shards: Sequence[Shard]) -> dict[str, str]:
     default: the address of the default shard.  Two spellings of a host count as different.  In a Redis Cluster each
     name has keys of its own.
     """
-    name_by_place: dict[object, str] = {}
+    name_by_place: dict[str, str] = {}
     found: dict[str, str] = {}
     for name, address in ((DEFAULT_SHARD, default), *((each.name, each.redis) for each in shards)):
         if is_cluster_address(address):
             continue
-        node = parse_address(address)
-        if isinstance(node, Mapping):
-            where: object = node.get("path") or (node.get("host", "localhost"), node.get("port", DEFAULT_PORT))
-            place: object = (where, int(node.get("db") or 0))
-        else:
-            place = (node.name, frozenset(node.hosts), int(node.node.get("db") or 0))
-        first = name_by_place.setdefault(place, name)
+        first = name_by_place.setdefault(place_of(address), name)
         if first != name:
             found[name] = first
     return found
 
 
-def shards_digest(shards: Sequence[Shard]) -> str:
-    """Return a short name for a map of shards, "" for none.  The same names and addresses have the same.
+def place_of(address: str) -> str:
+    """Return which server and database an address leads to, without its password and options."""
+    if is_cluster_address(address):
+        return f"the Redis Cluster {_listed(parse_cluster(address).hosts)}"
+    node = parse_address(address)
+    if isinstance(node, Mapping):
+        where = node.get("path") or f"{node.get('host', 'localhost')}:{node.get('port', DEFAULT_PORT)}"
+        return f"{where}/{int(node.get('db') or 0)}"
+    return f"{node.name}@{_listed(node.hosts)}/{int(node.node.get('db') or 0)}"
 
-    Passwords do not count.
+
+def _listed(hosts: Sequence[tuple[str, int]]) -> str:
+    return ",".join(sorted(f"{host}:{port}" for host, port in hosts))
+
+
+def shards_digest(shards: Sequence[Shard]) -> str:
+    """Return a short name for a map of shards, "" for none.  The same names and places have the same.
+
+    Passwords and options do not count.
     """
     if not shards:
         return ""
-    rows = sorted((each.name, masked(each.redis)) for each in shards)
+    rows = sorted((each.name, place_of(each.redis)) for each in shards)
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:DIGEST_CHARACTERS]
 
 

@@ -2,11 +2,18 @@
 
 Runs in: the heartbeat's thread.
 1. compare_clocks        the clock of this host and that of Redis
-2. check_processes       the setting ruby_json and the Sidekiq processes; routing rules and our own processes
+2. check_processes       a few of them at random.  Ruby's: the setting ruby_json; of this application: routing rules and
+                         shards; of another one: what both declare under one name (application/shared_names)
+
+What an application declares is in Redis under the digest that its processes publish, so it is read once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from kiqcluster.application.shared_names import consequence_of, digest_of
 from kiqcluster.control.process_registry import read_object
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.sidekiq.routing import digest
@@ -17,6 +24,7 @@ __all__ = ["FleetChecks", "contradicts"]
 NONE = "none"  # in place of a digest, where there are no rules
 MAX_SKEW_SECONDS = 30.0  # that two clocks may differ; a caller further ahead is not believed (server_clock.lua)
 MAX_PROCESSES_CHECKED = 5  # processes that are looked at with each check, so that a large fleet costs no more
+DECLARED_SECONDS = 86_400  # that declarations are kept after their last use
 
 
 def contradicts(sidekiq: str, ruby_json: str) -> bool:
@@ -32,9 +40,12 @@ def contradicts(sidekiq: str, ruby_json: str) -> bool:
 
 
 class FleetChecks:
-    """Each warning is logged once, until the reason is gone."""
+    """Each warning is logged once, until the reason is gone.
 
-    def __init__(self, runtime: Runtime) -> None:
+    application: of this process.  names: what it declares under names that all applications share.
+    """
+
+    def __init__(self, runtime: Runtime, application: str, names: Mapping[str, str]) -> None:
         self._runtime = runtime
         self._store = runtime.store
         self._is_skewed = False
@@ -42,6 +53,11 @@ class FleetChecks:
         self._routing = digest(runtime.config.routing)
         self._shards = shards_digest(runtime.config.shards)
         self._warned_digests: set[tuple[str, str]] = set()  # event and digest
+        self._application = application
+        self._names = names
+        self._digest = digest_of(names)
+        self._compared: set[tuple[str, str]] = set()  # application and digest of its declarations
+        self._warned_names: set[tuple[str, str, str]] = set()  # application, name and what it declares
 
     def compare_clocks(self, seconds: int, microseconds: int) -> None:
         """Say when this host's clock and Redis' begin to differ by more than MAX_SKEW_SECONDS."""
@@ -53,18 +69,56 @@ class FleetChecks:
         self._is_skewed = is_skewed
 
     def check_processes(self) -> None:
-        """Warn of processes that disagree with this one.  Looks at a few at random, in two round trips."""
+        """Warn of processes that disagree with this one.  Looks at a few at random.
+
+        Two round trips; one more where the application declares shared names, and for each other one that is new.
+        """
+        self._keep_declared()
         keys = self._store.keys
         identities = self._store.call("SRANDMEMBER", keys.processes, MAX_PROCESSES_CHECKED)
         names = [name.decode(errors="replace") for name in identities]
         infos = self._store.pipeline([("HGET", keys.process(name), "info") for name in names]) if names else []
         for name, info in zip(names, infos, strict=True):
             about = read_object(info)
-            if "kiqcluster" in (about.get("labels") or ()):
+            if "kiqcluster" not in (about.get("labels") or ()):
+                self._compare_json(name, str(about.get("version") or ""))
+            elif (about.get("application") or self._application) == self._application:
                 self._compare("routing_differs", name, about.get("routing") or "", self._routing)
                 self._compare("shards_differ", name, about.get("shards") or "", self._shards)
             else:
-                self._compare_json(name, str(about.get("version") or ""))
+                self._compare_declared(name, about)
+
+    def _keep_declared(self) -> None:
+        """Have Redis keep what this application declares, for processes of others."""
+        key = self._store.keys.declared(self._digest)
+        if self._digest and not self._store.call("EXPIRE", key, DECLARED_SECONDS):
+            fields = [word for pair in self._names.items() for word in pair]
+            self._store.pipeline([("HSET", key, *fields), ("EXPIRE", key, DECLARED_SECONDS)])
+
+    def _compare_declared(self, identity: str, about: Mapping[str, Any]) -> None:
+        """Warn of names that another application declares otherwise, once for each."""
+        other, digest = str(about["application"]), about.get("declared")
+        if not isinstance(digest, str) or not self._digest or (other, digest) in self._compared:
+            return
+        (reply,) = self._store.ask_each([("HGETALL", self._store.keys.declared(digest))])
+        words = [each.decode(errors="replace") for each in reply] if isinstance(reply, list) else []
+        theirs = dict(zip(words[::2], words[1::2], strict=True))
+        if theirs:  # else it has not written them yet
+            self._compared.add((other, digest))
+        for name in sorted(theirs.keys() & self._names.keys()):
+            warning = other, name, theirs[name]
+            if theirs[name] != self._names[name] and warning not in self._warned_names:
+                self._warned_names.add(warning)
+                self._runtime.events.emit(
+                    "declarations_differ",
+                    name=name,
+                    application=self._application,
+                    declared=self._names[name],
+                    other=other,
+                    identity=identity,
+                    theirs=theirs[name],
+                    consequence=consequence_of(name),
+                )
 
     def _compare_json(self, name: str, version: str) -> None:
         """Warn, once, of a Ruby process that writes floats otherwise than the setting says."""

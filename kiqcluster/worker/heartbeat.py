@@ -90,7 +90,7 @@ class Heartbeat(Service):
         self._status = status
         self._callbacks = callbacks
         self._entry = ProcessEntry(status, runtime.clock)
-        self._checks = FleetChecks(runtime)
+        self._checks = FleetChecks(runtime, status.application, status.names)
         self._connection = runtime.store.connection()
         self._connect_count = 0  # of the connection, at the last beat
         self._beats = 0

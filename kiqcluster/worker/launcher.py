@@ -19,6 +19,7 @@ from threading import Event
 from typing import Any
 
 from kiqcluster.application.registry import Registry
+from kiqcluster.application.shared_names import shared_names
 from kiqcluster.control.control_messages import Message
 from kiqcluster.control.process_registry import drop_expired
 from kiqcluster.errors import RedisRefused, StoreError
@@ -124,6 +125,7 @@ class Launcher:
         self._execution_metrics = ExecutionMetricsWriter(
             runtime, runtime.store.keys, self._metrics.jobs.executions, self._identity()
         )
+        self._shared_names = shared_names(runtime.config, registry)
         self._limits = LimitUpkeep(runtime, registry, concurrency, self._stopping.is_set)
         self._cron = CronSync(runtime, registry, self.order.group.shard, self._expect_tick, cluster_queues)
         self._poller = self._make_poller(registry)
@@ -417,6 +419,7 @@ class Launcher:
             concurrency=concurrency,
             tag=self._runtime.config.known_tag(),
             application=self._runtime.config.known_cron_application(),
+            names=self._shared_names,
             routing=routing.digest(self._runtime.config.routing),
             shard=self.order.group.shard,
             shards=shards_digest(self._runtime.config.shards),

@@ -6,12 +6,13 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 import psutil
 
+from kiqcluster.application.shared_names import digest_of
 from kiqcluster.control.process_registry import CLUSTER_FIELD, SUPERVISOR_FIELD
 from kiqcluster.errors import MalformedPayload
 from kiqcluster.process.clock import Clock
@@ -45,8 +46,9 @@ def withdrawal(keys: Keys, identity: str) -> list[Command]:
 class Status:
     """Functions of the launcher that each beat calls.  running: returns runs by the ids of their threads.
 
-    application: whose declarations it has.  routing: digest of the routing rules, "" without any.  shard: "" for the
-    default one.  shards: digest of the map of shards, "" without any.
+    application: whose declarations it has.  names: what it declares under names that all applications share.
+    routing: digest of the routing rules, "" without any.  shard: "" for the default one.  shards: digest of the map of
+    shards, "" without any.
     """
 
     identity: Callable[[], str]
@@ -57,6 +59,7 @@ class Status:
     concurrency: int
     tag: str
     application: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
     routing: str = ""
     shard: str = ""
     shards: str = ""
@@ -69,6 +72,7 @@ class ProcessEntry:
         self.rtt_us = 0
         self.stacks: dict[str, bytes] = {}
         self._status = status
+        self._declared = digest_of(status.names)
         self._clock = clock
         self._started_at = clock.now()
         self._process = psutil.Process()
@@ -96,9 +100,9 @@ class ProcessEntry:
     def describe(self, identity: str) -> bytes:
         """Return the field `info`, each member of which is read by some version of Sidekiq (reference §2.5).
 
-        `application`, `omitted_queues`, `routing`, `shard` and `shards` are ours: whose declarations it has; how many
-        queues it does not name; the digest of its routing rules; the name of its shard, where that is not the default
-        one; the digest of its map of shards.
+        `application`, `declared`, `omitted_queues`, `routing`, `shard` and `shards` are ours: whose declarations it
+        has; the digest of those under shared names; how many queues it does not name; the digest of its routing rules;
+        the name of its shard, where that is not the default one; the digest of its map of shards.
         """
         all_weights, mode = self._status.queues()
         weights = dict(islice(all_weights.items(), MAX_SHOWN_QUEUES))
@@ -119,6 +123,7 @@ class ProcessEntry:
             "embedded": False,
             "capsules": {"default": {"concurrency": concurrency, "mode": mode, "weights": shown}},
             **({"application": self._status.application} if self._status.application else {}),
+            **({"declared": self._declared} if self._declared else {}),
             **({"omitted_queues": omitted} if omitted else {}),
             **({"routing": self._status.routing} if self._status.routing else {}),
             **({"shard": self._status.shard} if self._status.shard else {}),

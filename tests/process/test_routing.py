@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kiqcluster.sidekiq.routing import digest, parse_rules
-from tests.kit import http_get, wait_until
+from tests.kit import Cluster, http_get, wait_until
 from tests.process.releases import Releases
 from tests.process.test_command import kiqcluster
 from tests.stage import Stage
@@ -73,6 +73,21 @@ def test_a_node_with_other_rules_is_seen(stage: Stage, releases: Releases, tmp_p
     seen = two.wait_for("routing_differs")
 
     assert (seen["theirs"], seen["ours"]) == (digest(parse_rules(RULES)), digest(parse_rules([["*", "all"]])))
+
+
+def test_another_application_with_another_shard_of_one_name_is_seen(stage: Stage) -> None:
+    def run(application: str) -> Cluster:
+        shards = json.dumps({"eu": f"redis://{application}:6379/0"})
+        return stage.run_cluster("default", "-c", "1", KIQ_CRON_APPLICATION=application, KIQ_SHARDS=shards)
+
+    run("shop").wait_ready()
+    wait_until(lambda: bool(stage.store.call("KEYS", "kiq:declared:*")), "the first one to say what it declares")
+    blog = run("blog")
+
+    seen = blog.wait_for("declarations_differ")
+
+    assert (seen["name"], seen["application"], seen["other"]) == ("shard eu", "blog", "shop")
+    assert (seen["declared"], seen["theirs"]) == ("blog:6379/0", "shop:6379/0")
 
 
 def test_what_was_pushed_keeps_its_queue(stage: Stage, releases: Releases, tmp_path: Path) -> None:

@@ -87,6 +87,16 @@ class TestRoutes:
         assert (same["problem"], listed["ok"]) == (None, True)
         assert "1 of 2 processes here have other rules, as app-2:2:b (none)" in other["problem"]
 
+    def test_processes_of_another_application_have_rules_of_their_own(self, tool: Tool, store: Store) -> None:
+        own, rules = tool.flags[-1], digest(parse_rules(RULES))
+        publish(store, "app-1:1:a", application=own, routing=rules)
+        publish(store, "app-2:2:b", application="blog")
+
+        document = tool.kiqctl.ask("routes", *tool.flags, "--check")
+
+        assert document["problem"] is None
+        assert document["fleet"] == [{"identity": "app-1:1:a", "application": own, "digest": rules}]
+
     def test_without_redis_it_says_so(self, tool: Tool) -> None:
         document = tool.kiqctl.ask("routes", *tool.flags, "--redis", "redis://127.0.0.1:1/0")
 

@@ -1,9 +1,10 @@
-"""routes: to which queue each job class goes, by which routing rule; whether the fleet has the same rules."""
+"""routes: to which queue each job class goes, by which routing rule; whether all of the application has the same."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -39,8 +40,8 @@ def routes(ctx: click.Context, store: Store, output: Output, require: tuple[str,
     """Show to which queue the jobs of each class go, and why.
 
     The rules are those of the configuration here, and the classes those of the application, which is imported.  Then
-    it compares the rules and the map of shards with those of the processes of all shards.  Two round trips, one more
-    per 500 processes.
+    it compares the rules and the map of shards with those of the application's processes of all shards.  Two round
+    trips, one more per 500 processes.
 
     \b
       kiqctl routes -r app.jobs
@@ -53,9 +54,10 @@ def routes(ctx: click.Context, store: Store, output: Output, require: tuple[str,
     output.info(f"rules: {format_number(len(rules))}, digest: {ours or NO_RULES}")
     for number in sorted(set(range(len(rules))) - {each.index for each in found}):
         output.error(f"rule {number + 1} ({rules[number].selector.text}) routes no class of this application")
-    declared = current_setup().current_config().shards
-    stores = [store, *(Store(each.redis, name=each.name) for each in declared if each.name != store.name)]
-    fleet, problem = _compare(stores, ours, shards_digest(declared), output)
+    config = current_setup().current_config()
+    stores = [store, *(Store(each.redis, name=each.name) for each in config.shards if each.name != store.name)]
+    application = replace(config, require=require or config.require).known_cron_application()
+    fleet, problem = _compare(stores, application, ours, shards_digest(config.shards), output)
     if problem:
         output.error(problem)
     code = ExitCode.UNEXPECTED if is_check and problem else ExitCode.STOPPED
@@ -63,13 +65,18 @@ def routes(ctx: click.Context, store: Store, output: Output, require: tuple[str,
     ctx.exit(code)
 
 
-def _compare(stores: Sequence[Store], rules: str, shards: str, output: Output) -> tuple[list[RegisteredProcess], str]:
-    """Return our processes, and the problem: other rules or shards than these digests, or shards away; "" for none."""
+def _compare(
+    stores: Sequence[Store], application: str, rules: str, shards: str, output: Output
+) -> tuple[list[RegisteredProcess], str]:
+    """Return the processes of an application, all of ours if it has none; and the problem, "" for none: other rules or
+    shards than these digests, or shards away.
+    """
     try:
         found, missing = read_shards(stores, output, list_processes)
     except StoreError as error:
         return [], f"not compared with the fleet: {error}"
-    fleet = [process for several in found for process in several if process.is_ours]
+    everyone = [process for several in found for process in several if process.is_ours]
+    fleet = [process for process in everyone if process.application == application] or everyone
     problems = [f"not compared with the shards {', '.join(missing)}"] if missing else []
     if others := [process for process in fleet if process.routing != rules]:
         problems = [_in_words(others, len(fleet))]
@@ -123,5 +130,7 @@ def _document(rules: Rules, found: Sequence[ClassRoute], fleet: Sequence[Registe
             }
             for each in found
         ],
-        "fleet": [{"identity": each.identity, "digest": each.routing} for each in fleet],
+        "fleet": [
+            {"identity": each.identity, "application": each.application, "digest": each.routing} for each in fleet
+        ],
     }

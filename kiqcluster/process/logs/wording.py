@@ -82,7 +82,12 @@ WORDING: dict[str, tuple[int, str]] = {
     "routing_differs": (
         logging.WARNING,
         "{identity} has other routing rules ({theirs}) than this process ({ours}): jobs of one class go to different "
-        "queues; give all nodes the same rules, then compare with kiqctl routes",
+        "queues; give all nodes of the application the same rules, then compare with kiqctl routes",
+    ),
+    "declarations_differ": (
+        logging.WARNING,
+        "{name} is {declared} in the application {application}, and {theirs} in {other} ({identity}): {consequence}; "
+        "give one of them another name, or declare both alike",
     ),
     "queues_changed": (logging.INFO, "listening to {queues}"),
     "no_queues": (logging.WARNING, "{group} matches no queue yet; one thread waits for the first one to appear"),

@@ -51,8 +51,9 @@ class ClassRoute:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Processes with the same rules or shards.  is_ours: the same as this process."""
+    """Processes of an application with the same rules or shards.  is_ours: the same as this process."""
 
+    application: str
     digest: str
     count: int
     example: str
@@ -119,11 +120,11 @@ def _routes(rules: Rules) -> list[ClassRoute]:
 
 
 def _groups(processes: Sequence[RegisteredProcess], name: str, ours: str) -> list[Group]:
-    """Return our processes by digest, the most common first."""
-    by_digest: dict[str, list[str]] = {}
+    """Return our processes by application and digest, the most common first."""
+    identities: dict[tuple[str, str], list[str]] = {}
     for each in processes:
-        by_digest.setdefault(getattr(each, name), []).append(each.identity)
-    groups = [Group(key, len(names), names[0], key == ours) for key, names in by_digest.items()]
+        identities.setdefault((each.application, getattr(each, name)), []).append(each.identity)
+    groups = [Group(*key, len(found), found[0], key[1] == ours) for key, found in identities.items()]
     return sorted(groups, key=lambda each: -each.count)[:MAX_OTHERS]
 
 

@@ -114,8 +114,8 @@ class Supervisor(ProcessObserver):
     def _make_processes(self, run_child: Callable[[SpawnSpec], int]) -> ProcessManager:
         rng = Random()
         spawner = Spawner(
-            lambda spec: self._run(run_child, spec),
-            self._close_inherited,
+            run_child,
+            self._close_in_worker,
             lambda: self._rolling_restart.enter_release(),
             self._events,
             self._clock,
@@ -202,7 +202,16 @@ class Supervisor(ProcessObserver):
             )
 
     def _close_inherited(self) -> None:
-        """Close the supervisor's descriptors, in a child.  It keeps the pipe to the guardian on purpose."""
+        """Close all descriptors of the supervisor in a child: it has only what it is given."""
+        self._close_own()
+        self._helpers.close_in_child()
+
+    def _close_in_worker(self) -> None:
+        """Do the same in a worker, which is given the write end of the pipe to the guardian."""
+        self._close_own()
+        self._helpers.close_in_worker()
+
+    def _close_own(self) -> None:
         self._selector.close()
         self._inbox.close()
         self._notifier.close()
@@ -210,14 +219,8 @@ class Supervisor(ProcessObserver):
             self._endpoints.close()
         self._processes.close_in_child()
         self._query.close_in_child()
-        self._helpers.close_in_child()
         if self._pidfile is not None:
             self._pidfile.close_in_child()
-
-    def _run(self, run_child: Callable[[SpawnSpec], int], spec: SpawnSpec) -> int:
-        """Run a worker.  In the child."""
-        self._helpers.close_in_worker()
-        return run_child(spec)
 
     def _on_changed_file(self, path: str) -> None:
         self._events.emit("file_changed", path=path)

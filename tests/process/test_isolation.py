@@ -6,10 +6,12 @@ import os
 import re
 import signal
 import socket
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from tests.kit import wait_until
-from tests.proc import sockets
+from tests.proc import children, sockets
 from tests.stage import Stage, pid_of
 
 
@@ -188,3 +190,47 @@ def test_a_board_tells_what_ran_when_a_process_died(stage: Stage) -> None:
     assert [each["jid"] for each in cluster.wait_for("child_died")["running"]] == [jid]
     stage.release()
     stage.wait_noted("ended a")
+
+
+def held(pid: int) -> dict[tuple[int, int], str]:
+    """Return the open files of a process beside its standard streams: what tells a file from others → its kind."""
+    found = {}
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        if int(entry.name) > 2:
+            with suppress(FileNotFoundError):  # closed since it was listed
+                status = entry.stat()
+                found[status.st_dev, status.st_ino] = re.sub(r":\[\d+\]| \(deleted\)", "", str(entry.readlink()))
+    return found
+
+
+def test_each_kind_of_child_holds_what_it_is_given_and_nothing_else(stage: Stage) -> None:
+    app = stage.write_application("""
+        import pathlib, select
+        here = pathlib.Path(__file__).parent
+        if (here / "wait").exists():
+            (here / "waits").touch()
+            select.select([], [], [])
+    """)
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a short path: a unix socket's may not be long
+        arguments = ("a", "b", "-c", "1", "--watch", f"--embedded={folder}", "--pidfile", str(stage.folder / "pid"))
+        cluster = stage.run_cluster(*arguments, app=app)
+        workers = cluster.wait_ready(2)
+        (stage.folder / "wait").touch()
+        cluster.signal(signal.SIGUSR2)
+        wait_until((stage.folder / "waits").exists, "the catalogue child to import the application")
+
+        pids = {Path(f"/proc/{pid}/comm").read_text().strip(): pid for pid in children(cluster.pid)}
+        files = {name: held(pid) for name, pid in {**pids, "supervisor": cluster.pid}.items()}
+        cluster.stop()
+
+    def shared(name: str) -> list[str]:
+        others = [key for each, found in files.items() if each not in (name, "kiq guardian") for key in found]
+        return sorted(kind for key, kind in files[name].items() if key in others and "anon_inode" not in kind)
+
+    assert sorted(files["kiq watch"].values()) == ["socket"]  # to the supervisor
+    assert sorted(files["kiq guardian"].values()) == [f"{folder}/lock", "pipe"]
+    assert sorted(files["kiq catalogue"].values()) == ["/memfd:kiq-stacks", "socket"]
+    assert shared("kiq catalogue") == ["/memfd:kiq-stacks"]  # for the supervisor to read
+    for slot in workers:
+        # The write end of the pipe to the guardian, whose server lives as long as somebody has it.
+        assert shared(f"kiq slot {slot}") == ["/memfd:kiq-stacks", "pipe"]

@@ -1,7 +1,7 @@
 """EmbeddedServer: the server of --embedded, and the guardian process that runs it and outlives the workers.
 
 The guardian locks the folder (a second supervisor's guardian waits for the lock), starts the server in its own process
-group, and starts it again if it dies.  The supervisor and every worker hold the write end of a pipe.  When the last of
+group, and starts it again if it dies.  The supervisor and every worker, and no other process, hold the write end of a pipe.  When the last of
 them has closed it, the guardian stops the server: so the server is there until the last outcome is settled.  Guardian
 and server are started again like workers that never became ready: after 1, 2, 4 … 30 s.
 """
@@ -95,7 +95,7 @@ class EmbeddedServer:
         embedded.socket_path(self.directory)
         _prepare(self.directory)
         self._close_inherited = close_inherited
-        self._reader, self._writer = os.pipe()  # the write end is inherited by workers, on purpose
+        self._reader, self._writer = os.pipe()  # workers hold the write end, too
         self.pid = 0
 
     def ensure_running(self) -> None:
@@ -105,13 +105,13 @@ class EmbeddedServer:
         if self.pid or not self._backoff.is_due():
             return
 
-        def run() -> int:
-            os.close(self._writer)
-            return run_server(self._spec, self._reader)
-
         self._backoff.begin()
         try:
-            self.pid = fork(run, self._close_inherited, "guardian")
+            theirs = os.dup(self._reader)  # what it is given; all that is ours is closed in it
+            try:
+                self.pid = fork(lambda: run_server(self._spec, theirs), self._close_inherited, "guardian")
+            finally:
+                os.close(theirs)
         except OSError as error:
             self._spec.report("guardian_died", f"could not be started ({error})", self._backoff.end())
 

@@ -66,22 +66,31 @@ class HelperProcesses:
         return self.unreaped | {helper.pid for helper in helpers if helper is not None}
 
     def close_in_child(self) -> None:
-        """Close descriptors in a new process, except the pipe to the guardian: the server lives as long as workers."""
-        if self._file_watcher is not None:
-            self._file_watcher.close_in_child()
+        """Close all descriptors in a new process that is no worker."""
+        self._close_watcher()
+        if self._embedded_server is not None:
+            self._embedded_server.close_pipe()
 
     def close_in_worker(self) -> None:
-        """Leave a worker its end of the pipe to the guardian; the processes that its jobs fork keep no server alive."""
+        """Close all but the write end of the pipe to the guardian: the server lives as long as workers.
+
+        The processes that the jobs of a worker fork keep no server alive.
+        """
+        self._close_watcher()
         if self._embedded_server is not None:
             self._embedded_server.close_reader()
             forks.call_after_fork(self._embedded_server.close_pipe)
 
+    def _close_watcher(self) -> None:
+        if self._file_watcher is not None:
+            self._file_watcher.close_in_child()
+
     def stop(self, clock: Clock, wait: Callable[[], object]) -> None:
         """End them; kill a server that does not stop within STOP_SECONDS.  wait: lets a moment pass."""
-        if self._embedded_server is not None:
-            self._stop_server(self._embedded_server, clock, wait)
         if self._file_watcher is not None:
             self._file_watcher.end()
+        if self._embedded_server is not None:
+            self._stop_server(self._embedded_server, clock, wait)
 
     def _stop_server(self, server: EmbeddedServer, clock: Clock, wait: Callable[[], object]) -> None:
         server.close_pipe()

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from kiqcluster.ipc.stdio import flush_output
 
-__all__ = ["exit_process", "exit_process_after"]
+__all__ = ["exit_at_once", "exit_process", "exit_process_after"]
 
 FAILED_CODE = 1  # with which Python ends after an error
 
@@ -17,6 +17,11 @@ FAILED_CODE = 1  # with which Python ends after an error
 def exit_process(code: int) -> NoReturn:
     """End the process: flush what was printed, run no exit handlers of the parent, wait for no thread."""
     flush_output()
+    os._exit(code)
+
+
+def exit_at_once(code: int) -> NoReturn:
+    """End the process without a flush, which can wait for ever: nobody reads the pipe that it was to go to."""
     os._exit(code)
 
 

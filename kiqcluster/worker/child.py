@@ -56,6 +56,7 @@ TICK_SECONDS = 1.0  # between beats to the supervisor
 MAX_METRICS_CPU_SHARE = 0.05  # of one core, which telling the supervisor what has changed may take
 MAX_METRICS_INTERVAL_SECONDS = 10.0  # between two such tellings, at most
 EXIT_HANDLERS_SECONDS = 3.0  # that functions of atexit get at the end
+LOG_GRACE_SECONDS = 0.1  # for a line that is being written at the end
 STOP_POLL_SECONDS = 0.02  # between looks at the last running jobs
 BOOT_POLL_SECONDS = 0.1  # between tries to reach Redis while booting
 MAX_REASON_CHARACTERS = 4_000  # of last words; a traceback begins with what says most
@@ -421,6 +422,7 @@ class Child:
             guard.finish(self._seconds_to_end() / 2)
         if self._launcher is not None:
             self._launcher.end_job_log()
+        log.give_up_stuck_handlers(LOG_GRACE_SECONDS)
         run_exit_handlers(
             self._seconds_to_end(), code, lambda seconds: self._events.emit("exit_handlers_overdue", seconds=seconds)
         )

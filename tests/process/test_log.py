@@ -131,6 +131,33 @@ def test_a_log_that_nobody_reads_stops_no_job_and_what_is_dropped_is_counted(sta
     assert MANY_JOBS <= len(written) + dropped <= MANY_JOBS + MAX_OTHER_LINES
 
 
+@pytest.mark.parametrize("prints", ["nothing", "a word"])
+def test_a_worker_whose_output_nobody_reads_runs_its_exit_handlers_and_ends(stage: Stage, prints: str) -> None:
+    """The handlers that the application has registered before Python's logging has its own come last."""
+    source = f"""
+        import atexit, logging, os, sys
+        from pathlib import Path
+        from kiqcluster import on
+        HERE = Path(__file__).parent
+
+        atexit.unregister(logging.shutdown)  # in the order of a launcher that comes before logging
+        atexit.register((HERE / "handled").touch)
+        atexit.register(logging.shutdown)
+        on("exit")((HERE / "left").touch)
+        if {prints!r} != "nothing":
+            on("exit")(lambda: sys.stdout.write({prints!r}))  # stays in its buffer
+    """
+    arguments = ("-r", stage.write_application(source), "--redis", stage.redis.url, "--log-format", "json", "default")
+    with unread_cluster(*arguments, "--timeout", "3") as (process, _):
+        stage.push_many("record", [[f"{n}"] for n in range(100)])
+        wait_until(lambda: processed(stage.store) == 100, "the jobs to be done although nobody reads")
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(TIMEOUT_SECONDS) == 0  # 9 if the worker had to be killed
+    assert (stage.folder / "left").exists()
+    assert (stage.folder / "handled").exists()
+
+
 def test_full_lines_have_gitlabs_fields_and_a_job_logger_sees_every_run(stage: Stage) -> None:
     source = """
         import logging

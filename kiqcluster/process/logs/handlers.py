@@ -31,6 +31,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
         self.descriptor = stream.fileno()
         self._torn = False  # whether the last line was cut off before its end
         self._dropped = 0
+        self._is_given_up = False
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Emit a record that passes the filters, under a lock that an asynchronous exception releases.
@@ -39,17 +40,35 @@ class LineHandler(logging.StreamHandler[TextIO]):
         it yet.
         """
         found: bool | logging.LogRecord = self.filter(record)
-        if found and self.lock is not None:
-            for _ in iter(self.lock.acquire, None):
+        lock = self.lock
+        if found and lock is not None:
+            for _ in iter(lock.acquire, None):
                 try:
                     self.emit(found if isinstance(found, logging.LogRecord) else record)
                     break
                 finally:
-                    self.lock.release()
+                    lock.release()
         return bool(found)
 
+    def flush(self) -> None:
+        """Do nothing: lines are not in the stream's buffer, and output of jobs is not ours to wait for."""
+
+    def give_up_if_stuck(self, seconds: float) -> None:
+        """Write no more lines if a thread still writes one in so many seconds: nobody reads them.
+
+        For the end of a process: Python's `logging.shutdown` waits for the lock of each handler.
+        """
+        lock = self.lock
+        if lock is None or lock.acquire(timeout=seconds):
+            if lock is not None:
+                lock.release()
+            return
+        self._is_given_up = True
+        self.createLock()
+
     def emit(self, record: logging.LogRecord) -> None:
-        if getattr(self.stream, "closed", False):  # its descriptor may belong to another file by now
+        # The descriptor of a closed stream may belong to another file by now.
+        if self._is_given_up or getattr(self.stream, "closed", False):
             return
         try:
             self._send(record)

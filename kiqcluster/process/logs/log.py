@@ -32,6 +32,7 @@ __all__ = [
     "Shortcut",
     "adopt_root",
     "configure",
+    "give_up_stuck_handlers",
     "iso_time",
     "plain",
     "tid",
@@ -213,6 +214,13 @@ def adopt_root(job_levels: Iterable[str] = ()) -> None:
     if not root.handlers and LOGGER.handlers:
         root.addHandler(LOGGER.handlers[0])
         root.setLevel(LOGGER.level)
+
+
+def give_up_stuck_handlers(seconds: float) -> None:
+    """Have no line, and no exit handler, wait for an output that nobody reads; at the end of a process."""
+    for handler in {*LOGGER.handlers, *logging.getLogger().handlers}:
+        if isinstance(handler, LineHandler):
+            handler.give_up_if_stuck(seconds)
 
 
 def word_events(events: Events) -> None:

@@ -35,7 +35,8 @@ WORDING: dict[str, tuple[int, str]] = {
     ),
     "exit_handlers_overdue": (
         logging.WARNING,
-        "exit handlers (atexit) of the application were not done within {seconds:g} s; the process ends without them",
+        "exit handlers (atexit) of the application, or the output that they wait to write, were not done within "
+        "{seconds:g} s; the process ends without them",
     ),
     "worker_stranded": (
         logging.ERROR,

@@ -1,9 +1,9 @@
 """EmbeddedServer: the server of --embedded, and the guardian process that runs it and outlives the workers.
 
 The guardian locks the folder (a second supervisor's guardian waits for the lock), starts the server in its own process
-group, and starts it again if it dies.  The supervisor and every worker, and no other process, hold the write end of a pipe.  When the last of
-them has closed it, the guardian stops the server: so the server is there until the last outcome is settled.  Guardian
-and server are started again like workers that never became ready: after 1, 2, 4 … 30 s.
+group, and starts it again if it dies.  The supervisor and every worker, and no other process, hold the write end of a
+pipe.  When the last of them has closed it, the guardian stops the server: so the server is there until the last outcome
+is settled.  Guardian and server are started again like workers that never became ready: after 1, 2, 4 … 30 s.
 """
 
 from __future__ import annotations

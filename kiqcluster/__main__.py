@@ -1,6 +1,6 @@
 """The entry of the command, for `kiqcluster` and `python -m kiqcluster`.
 
-Refuses a platform without fork() before it imports what needs that.
+Refuses a platform without fork() before it imports what needs that.  Puts site hooks off that have started threads.
 """
 
 import os
@@ -19,6 +19,9 @@ def main() -> None:
             "container. Jobs can be enqueued and tested here.\n"
         )
         raise SystemExit(ExitCode.USAGE)
+    from kiqcluster.ipc.site_hooks import put_off
+
+    put_off()
     from kiqcluster.cli import main as run
 
     run()

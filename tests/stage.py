@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -159,12 +159,17 @@ class Stage(Jobs):
         self.folder = folder
         self._clusters: list[Cluster] = []
 
-    def run_cluster(self, *arguments: str, app: str = "tests.apps.basic", **environ: str) -> Cluster:
-        """Start a cluster on this Redis: `stage.run_cluster("default", "-c", "2")`; it ends with the test."""
+    def run_cluster(
+        self, *arguments: str, app: str = "tests.apps.basic", through: Sequence[str] = (), **environ: str
+    ) -> Cluster:
+        """Start a cluster on this Redis: `stage.run_cluster("default", "-c", "2")`; it ends with the test.
+
+        through: a program that runs the command.
+        """
         require = ["-r", app] if app else []
         has_redis = any(word.startswith(("--redis", "--embedded")) for word in arguments)
         redis = [] if has_redis else ["--redis", self.redis.url]
-        cluster = Cluster([*require, *redis, *arguments], environ)
+        cluster = Cluster([*require, *redis, *arguments], environ, through=through)
         self._clusters.append(cluster)
         return cluster
 

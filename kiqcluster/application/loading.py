@@ -6,7 +6,6 @@ it.  The working directory is on sys.path, as for `python -m`.  Runs in workers 
 
 from __future__ import annotations
 
-import _thread
 import importlib
 import importlib.util
 import inspect
@@ -14,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import BuiltinFunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from kiqcluster.application.argument_types import check_types
@@ -23,6 +22,12 @@ from kiqcluster.errors import ApplicationError, JobDefinitionError
 from kiqcluster.ipc.forks import exit_forked_children
 
 __all__ = ["describe", "load"]
+
+# Libraries with green threads → a module, its function that tells whether it has patched one of Python's, and which.
+GREEN_THREADS = {
+    "gevent": ("gevent.monkey", "is_module_patched", "_thread"),
+    "eventlet": ("eventlet.patcher", "is_monkey_patched", "thread"),
+}
 
 
 def load(requirements: Sequence[str], directory: Path, logical: Path | None = None) -> None:
@@ -57,14 +62,21 @@ def load(requirements: Sequence[str], directory: Path, logical: Path | None = No
 
 
 def _refuse_green_threads() -> None:
-    """Raise ApplicationError when a library has replaced Python's threads by its own."""
-    start: object = _thread.start_new_thread
-    if not isinstance(start, BuiltinFunctionType):
-        library = getattr(start, "__module__", "a library").partition(".")[0]
+    """Raise ApplicationError when a library has replaced Python's threads by its own.
+
+    A library says so itself: debuggers and profilers replace the function that starts a thread, which stays a real one.
+    """
+    libraries = [name for name, question in GREEN_THREADS.items() if _has_patched(*question)]
+    if libraries:
         raise ApplicationError(
-            f"{library} has replaced Python's threads (monkey patching); kiqcluster runs jobs in real ones, and "
+            f"{libraries[0]} has replaced Python's threads (monkey patching); kiqcluster runs jobs in real ones, and "
             "would run none. Leave the patching out of what -r imports, and keep it where the web server starts"
         )
+
+
+def _has_patched(module: str, function: str, patched: str) -> bool:
+    """Return whether a library says that it has patched Python's threads; one that is not imported has not."""
+    return module in sys.modules and bool(getattr(sys.modules[module], function)(patched))
 
 
 def describe(requirements: Sequence[str]) -> list[dict[str, Any]]:

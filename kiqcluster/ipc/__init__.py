@@ -9,6 +9,7 @@ negotiation     the format of metrics that a scraper gets
 forks           what a process that a job has forked must not do
 signal_pipe     signals as bytes in a pipe, for a main loop
 operating_system  what Linux has and macOS lacks
+site_hooks      agents that Python starts before any program, and threads of others (no_hooks: no agent)
 exits           how a process ends
 stdio           standard input, output and error
 console         runs a click command to its exit code

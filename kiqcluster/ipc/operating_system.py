@@ -1,6 +1,7 @@
 """Operating system: the calls and files that Linux has and macOS lacks, and what stands in for them there.
 
 die_with_parent, name_process     prctl; elsewhere nothing: the end of the socketpair tells a child that its parent died
+count_threads                     /proc/self/task, with those that are not Python's; elsewhere Python's only
 resident_bytes                    /proc/<pid>/statm; elsewhere None, and the series is absent
 proportional_bytes                /proc/self/smaps_rollup; elsewhere None, and max_rss has the resident size to go by
 created, boot_id, pid_namespace   what tells one process from every other; elsewhere by psutil, and no namespace
@@ -16,10 +17,12 @@ import ctypes
 import os
 import resource
 import sys
+import threading
 from pathlib import Path
 
 __all__ = [
     "boot_id",
+    "count_threads",
     "created",
     "die_with_parent",
     "name_process",
@@ -48,6 +51,14 @@ def name_process(name: str) -> None:
     """
     if sys.platform == "linux":
         LIBC.prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def count_threads() -> int:
+    """Return how many threads this process has."""
+    try:
+        return len(list((PROC / "self/task").iterdir()))
+    except OSError:
+        return threading.active_count()
 
 
 def resident_bytes(pid: int) -> int | None:

@@ -24,6 +24,7 @@ from kiqcluster.application.registry import current_registry
 from kiqcluster.errors import ApplicationError, ExitCode, KiqError, UsageError
 from kiqcluster.features.cron import declared_entries
 from kiqcluster.ipc.frames import Channel
+from kiqcluster.ipc.site_hooks import run_put_off
 from kiqcluster.ipc.thread_stacks import ThreadStacks
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.config import Config
@@ -356,6 +357,7 @@ def _describe_application(
     if start_preflight is not None:
         preflight = start_preflight()
         os.chdir(directory)
+    run_put_off()
     try:
         loading.load(config.require, directory, logical)
         jobs = loading.describe(config.require)

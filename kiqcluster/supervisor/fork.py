@@ -12,7 +12,6 @@ import random
 import signal
 import socket
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from typing import NamedTuple
@@ -30,9 +29,9 @@ def fork(run: Callable[[], int], close_inherited: Callable[[], None], name: str)
     """Start a process that runs `run` and exits with what it returns; return its pid.
 
     close_inherited: closes in the child what is not its own.  Signals are blocked when `run` begins.
-    Raises OSError when the system has no process or memory to give.
+    Raises OSError when the system has no process or memory to give.  This process has one thread (invariant 1:
+    Supervisor._refuse_threads).
     """
-    assert threading.active_count() == 1, "fork needs a process with one thread (invariant 1)"
     parent = os.getpid()
     with blocked():
         flush_output()

@@ -15,6 +15,7 @@ from random import Random
 
 from kiqcluster.ipc.frames import Channel
 from kiqcluster.ipc.running_jobs import RunningJobs
+from kiqcluster.ipc.site_hooks import foreign_threads
 from kiqcluster.ipc.thread_stacks import ThreadStacks
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.config import Config
@@ -111,6 +112,8 @@ class Spawner:
 
     def _report_start(self, slot: Slot, pid: int, start: Start) -> None:
         self._events.emit("child_started", slot=slot.number, child=pid, release=start.release)
+        if threads := foreign_threads():
+            self._events.emit("forked_with_threads", slot=slot.number, child=pid, threads=", ".join(threads))
         if start.gone:
             self._events.emit("release_gone", slot=slot.number, gone=start.gone, release=start.release)
         if start.wanted:

@@ -18,14 +18,14 @@ import os
 import secrets
 import selectors
 import socket
-import threading
 from collections.abc import Callable, MutableMapping, Sequence
 from math import inf
 from random import Random
 
 from kiqcluster.application import loading
-from kiqcluster.errors import ApplicationError, ExitCode, KiqError
+from kiqcluster.errors import ApplicationError, ExitCode, KiqError, UsageError
 from kiqcluster.ipc.operating_system import name_process
+from kiqcluster.ipc.site_hooks import foreign_threads
 from kiqcluster.process.clock import RunningClock, SystemClock
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
@@ -154,6 +154,7 @@ class Supervisor(ProcessObserver):
             ) from error
 
     def _open(self) -> None:
+        self._refuse_threads()
         self._inbox.install()  # before the pidfile tells others whom to signal
         self._selector.register(self._inbox.fileno(), selectors.EVENT_READ, self._on_signals)
         if self._pidfile is not None:
@@ -171,6 +172,15 @@ class Supervisor(ProcessObserver):
         self._configuration.start()
         if self._config.watch:
             self._helpers.start_watcher(self._config.known_directory(), self._on_changed_file)
+
+    def _refuse_threads(self) -> None:
+        """Raise UsageError if there are threads by now: a fork copies their locks, and a worker could wait for ever."""
+        if threads := foreign_threads():
+            raise UsageError(
+                f"nothing was started: {len(threads)} threads run in this process before its workers are forked: "
+                f"{', '.join(threads)}; workers could hang on what they hold. Start the command kiqcluster itself, not "
+                "from a program that has threads; start threads in a startup handler of the application"
+            )
 
     def _open_endpoints(self) -> Endpoints:
         probes = Endpoints(
@@ -194,11 +204,10 @@ class Supervisor(ProcessObserver):
         loading.load(self._config.require, self._releases.enter_newest(), self._config.known_directory())
         self._releases.preloaded()
         self._inbox.install()  # again: the application may have set handlers of its own
-        threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-        if threads:
+        if threads := foreign_threads():
             raise ApplicationError(
-                f"--preload cannot be used: the application starts threads when it is imported ({', '.join(threads)}), "
-                "which do not survive a fork; start them in a startup handler, or leave --preload out"
+                f"--preload cannot be used: the application starts threads when it is imported: {', '.join(threads)}; "
+                "they do not survive a fork; start them in a startup handler, or leave --preload out"
             )
 
     def _close_inherited(self) -> None:

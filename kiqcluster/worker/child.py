@@ -28,6 +28,7 @@ from kiqcluster.control.control_messages import Message
 from kiqcluster.errors import ExitCode, KiqError
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.frames import Channel, Frame
+from kiqcluster.ipc.site_hooks import run_put_off
 from kiqcluster.process.boundary.beat_guard import BeatGuard
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.config import STOP_GRACE_SECONDS
@@ -179,6 +180,7 @@ class Child:
         os.environ["KIQ_SLOT"] = os.environ["SIDEKIQ_WORKER_ID"] = str(spec.slot)
         setup = current_setup()
         setup.config = spec.config
+        run_put_off()
         if not spec.config.preload:  # the supervisor has done it; a function that is called twice sets up all twice
             loading.load(spec.config.require, spec.directory, spec.config.known_directory())
         self._inbox.trap()

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from kiqcluster.errors import ExitCode
-from tests.kit import wait_until
 from tests.stage import Stage
 
 
@@ -75,20 +74,3 @@ def test_one_that_hangs_ends_with_its_deadline_and_changes_no_exit_code(
     else:
         assert cluster.wait() == ExitCode.APPLICATION
     assert set(written(path)) == {"hangs"}
-
-
-def test_patched_threads_are_refused_with_the_name_of_who_patched(stage: Stage, tmp_path: Path) -> None:
-    """What gevent.monkey.patch_all does to threads; the library itself need not be installed."""
-    (tmp_path / "greenery.py").write_text(
-        "import _thread, threading\n"
-        "original = _thread.start_new_thread\n"
-        "def start_new_thread(*arguments): return original(*arguments)\n"
-        "def patch():\n"
-        "    _thread.start_new_thread = threading._start_new_thread = start_new_thread\n"
-    )
-    app = stage.write_application("import greenery\ngreenery.patch()")
-
-    cluster = stage.run_cluster("default", "--directory", str(tmp_path), app=app)
-
-    assert cluster.wait() == ExitCode.APPLICATION
-    wait_until(lambda: "greenery has replaced Python's threads" in "".join(cluster.lines), "the sentence")

@@ -36,6 +36,7 @@ TOUCHES_ENVIRONMENT = {
     "process/config.py": "knows what $PWD says of the directory, where sockets go, and NO_COLOR",
     "cli.py": "hands KIQ_ENV and REDIS_URL to the application, and what systemd says to the supervisor",
     "contrib/django/commands.py": "hands the settings of Django to the command that it becomes",
+    "ipc/site_hooks.py": "starts the program again with another PYTHONPATH, and puts the former back",
     "worker/child.py": "hands KIQ_SLOT and SIDEKIQ_WORKER_ID to the application",
     "worker/identity.py": "DYNO, which takes the host's place in an identity as in Sidekiq",
     "worker/process_entry.py": "DYNO again, for the process list",

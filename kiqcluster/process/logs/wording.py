@@ -133,6 +133,11 @@ WORDING: dict[str, tuple[int, str]] = {
     "setting_doubtful": (logging.WARNING, "{problem}"),
     "slot_group": (logging.INFO, "slot {slot}: {queues} ({mode}, threads: {concurrency})"),
     "child_started": (logging.DEBUG, "slot {slot}: pid {child} started"),
+    "forked_with_threads": (
+        logging.WARNING,
+        "slot {slot}: pid {child} was forked while threads run in the supervisor, which starts none: {threads}; it may "
+        "hang on what they hold (boot_timeout ends it then); restart the supervisor without them",
+    ),
     "child_behind": (
         logging.WARNING,
         "slot {slot}: pid {child} is started from {release}, which booted last; the release to be is {wanted}",

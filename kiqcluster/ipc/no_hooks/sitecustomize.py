@@ -1,0 +1,1 @@
+"""Empty, in place of another `sitecustomize`: see kiqcluster/ipc/site_hooks.py."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
@@ -57,13 +57,14 @@ class Capsule:
     """Queues with threads of their own.
 
     threads: 0 if unknown (Sidekiq 7 with several capsules).  mode: strict, weighted or random; "" if unknown
-    (Sidekiq 6).
+    (Sidekiq 6).  is_named: whether the name is what its process says (8.0.9 and later).
     """
 
     name: str
     threads: int
     mode: str
     weights: Mapping[str, int]
+    is_named: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +328,7 @@ def _capsules(about: Mapping[str, Any], threads: int) -> Iterator[Capsule]:
                 int(read_number(capsule.get("concurrency"))),
                 _read_text(capsule.get("mode")) or _mode(weights),
                 weights,
+                is_named=True,
             )
         return
     weights_by_capsule = about.get("weights")

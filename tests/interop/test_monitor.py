@@ -44,7 +44,7 @@ def sidekiqmon(url: str) -> str:
 def sections_of(text: str) -> dict[str, list[str]]:
     """Return the lines by section, without what differs by nature: versions, latencies, words about times.
 
-    Weights and versions of processes are left out as well: Debian's 6.4.1 prints neither.
+    Weights and versions of processes are left out as well: Debian's 6.4.1 prints neither, and commas between queues.
     """
     sections: dict[str, list[str]] = {}
     name = ""
@@ -55,6 +55,7 @@ def sections_of(text: str) -> dict[str, list[str]]:
         elif name and line.strip() and not line.startswith("  Version: "):
             if line.startswith("   Queues: "):
                 line = re.sub(r": \d+(?=,|$)", "", line)
+            line = re.sub(";(?= |$)", ",", line)
             steady = re.sub(r" \(.* ago\)| \(just now\)$", "", line)
             sections.setdefault(name, []).append(re.sub(r"\d+\.\d\d$", "latency", steady))
     return sections

@@ -101,7 +101,11 @@ STRUCTURES = {
     "job that failed twice": {**JOB, **QUEUED, **OPTIONS, **FAILURE, "retried_at": is_time},
     "dead job": {**JOB, **QUEUED, **OPTIONS, **FAILURE},
     "job of an unknown class": {**JOB, "deferred": is_flag, "deferred_by": is_text, "deferred_count": is_count},
-    "bytes that were no job": {**JOB, **{key: FAILURE[key] for key in FAILURE if key != "error_backtrace"}},
+    "bytes that were no job": {
+        **JOB,
+        **{key: FAILURE[key] for key in FAILURE if key != "error_backtrace"},
+        "kiq_wrapped": lambda value: value in ("text", "base64"),
+    },
     "process": {
         "info": is_object,
         "busy": is_digits,

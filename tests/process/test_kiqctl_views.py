@@ -159,20 +159,20 @@ class TestMonitor:
         assert text.startswith(f"kiqcluster {VERSION}\n")
         assert "---- Overview ----\n  Processed: 1,234,567\n     Failed: 12\n       Busy: 2\n   Enqueued: 1\n" in text
         assert f"---- Processes (1) ----\n{RUBY} [shop] [reliable] [quiet]\n" in text
-        assert "  Threads: 5 (2 busy)\n   Queues: default, low\n  Version: 0.0.9\n" in text
+        assert "  Threads: 5 (2 busy)\n   Queues: default; low\n  Version: 0.0.9\n" in text
         assert "---- Queues (1) ----\nNAME       SIZE  LATENCY\nmailers       1     0.00\n" in text
 
     @pytest.mark.parametrize(
         ("running_job", "shown"),
         [
-            ({"queues": ["b", "a"]}, "a, b"),
+            ({"queues": ["b", "a"]}, "a; b"),
             ({"queues": ["b", "a"], "weights": [{"b": 2, "a": 0}]}, "b: 2, a"),
-            ({"weights": [{"b": 1}, {"a": 3}]}, "b: 1, a: 3"),
-            ({"capsules": {"x": {"weights": {"b": 2, "a": 1}}, "y": {"weights": {"c": 0}}}}, "b: 2, a: 1, c"),
-            ({"capsules": {"x": {"weights": {"a" * 70: 1}}}}, f"\n           {'a' * 70}: 1"),
+            ({"weights": [{"b": 1}, {"a": 3}]}, "b: 1; a: 3"),
+            ({"capsules": {"x": {"weights": {"b": 2, "a": 1}}, "y": {"weights": {"c": 0}}}}, "b, a; c"),
+            ({"capsules": {"x": {"weights": {"a" * 70: 1}}}}, f"\n           {'a' * 70}"),
         ],
     )
-    def test_queues_have_their_weights_as_in_sidekiqmon_of_7_and_8(
+    def test_queues_are_shown_as_in_sidekiqmon_of_8_1(
         self, kiqctl: Kiqctl, store: Store, running_job: dict[str, object], shown: str
     ) -> None:
         publish(store, RUBY)

@@ -1,7 +1,7 @@
 """monitor: what Ruby's sidekiqmon prints, in its layout, so that what reads the one can read the other.
 
-The layout is that of 7.3 and later: queues with their weights, a text for each capsule, and the versions that differ.
-Before, queues had no weights, and versions were not shown.
+The layout is that of 8.1: the queues of each capsule, with weights for a process that names no capsules, and versions
+that differ.  7.3 shows weights always, and a comma between capsules; before 7, there were neither weights nor versions.
 """
 
 from __future__ import annotations
@@ -113,11 +113,13 @@ def _process(process: RegisteredProcess, now: float) -> list[str]:
 
 
 def _served(process: RegisteredProcess) -> list[str]:
-    """Return the queues of each capsule with their weights; one by one those of a Sidekiq that tells no weights."""
+    """Return the queues of each capsule; one by one those of a Sidekiq that tells no weights."""
     if not any(each.mode for each in process.capsules):
         return sorted(process.queues)
     return [
-        ", ".join(f"{name}: {weight}" if weight > 0 else name for name, weight in each.weights.items())
+        ", ".join(
+            f"{name}: {weight}" if weight > 0 and not each.is_named else name for name, weight in each.weights.items()
+        )
         for each in process.capsules
     ]
 
@@ -157,7 +159,7 @@ def _ago(seconds: float) -> str:
 
 
 def _wrap(title: str, names: Iterable[str]) -> list[str]:
-    """Return names with commas behind a title, in lines that are indented from the second on."""
+    """Return names with semicolons behind a title, in lines that are indented from the second on."""
     lines, line = [], ""
     for name in map(clean, names):
         if (
@@ -165,8 +167,8 @@ def _wrap(title: str, names: Iterable[str]) -> list[str]:
         ):  # a first one that is too long leaves the title alone, as in Ruby
             lines.append(line)
             line = " " * INDENT
-        line += f"{name}, "
-    first, *others = [*lines, line.removesuffix(", ") or "none"]
+        line += f"{name}; "
+    first, *others = [*lines, line.removesuffix("; ") or "none"]
     return [title + first, *others]
 
 

@@ -8,7 +8,7 @@ _store says where all of them look, _pages how queues and sets of any size are r
 
 from kiqcluster.api._pages import Order
 from kiqcluster.api._store import shards
-from kiqcluster.api.cron import CronSet, CronStatus, RubyCronJob
+from kiqcluster.api.cron import CronSet, CronStatus, RubyCronJob, enqueued_twice
 from kiqcluster.api.deploys import Mark, mark, marks
 from kiqcluster.api.execution_metrics import ExecutionCount, ExecutionMetrics, JobExecutions
 from kiqcluster.api.limits import (
@@ -67,6 +67,7 @@ __all__ = [
     "WorkSet",
     "concurrency_limits",
     "end_override",
+    "enqueued_twice",
     "mark",
     "marks",
     "override_limit",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from kiqcluster.store import Store
 from kiqcluster.store.cron import HISTORY_SIZE, CronRow, StoredEntry, find_ids, read_entries, write
 from kiqcluster.store.wire import Reply, server_time
 
-__all__ = ["CronPush", "CronSet", "CronStatus", "RubyCronJob"]
+__all__ = ["CronPush", "CronSet", "CronStatus", "RubyCronJob", "enqueued_twice"]
 
 RUBY_NAMESPACES = ("", "default")  # of sidekiq-cron's records: before release 2, and its default since
 RECORD_PREFIX = "cron_job:"
@@ -281,6 +281,16 @@ class CronSet:
 
     def _write(self, store: Store, row: CronRow) -> bool:
         return _check(write(store, [row]), row.id)
+
+
+def enqueued_twice(ours: Iterable[CronStatus], theirs: Iterable[RubyCronJob]) -> frozenset[str]:
+    """Return the names of entries whose jobs kiqcluster and sidekiq-cron both enqueue.
+
+    That is so once somebody has enabled the record of an entry that was taken over.
+    """
+    jobs = {(each.name, each.record.get("klass")) for each in theirs if each.is_enabled}
+    enabled = [(each.name, each.entry.job) for each in ours if each.is_enabled and each.entry is not None]
+    return frozenset(name for name, job in enabled if (name, job) in jobs)
 
 
 def _check(words: Sequence[str] | None, name: str) -> bool:

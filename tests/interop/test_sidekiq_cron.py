@@ -131,3 +131,19 @@ def test_a_declared_entry_is_not_taken_over(ruby, store):
         entries.take_over(job)
 
     assert ruby(status="cleanup") == "enabled"
+
+
+def test_an_entry_that_ruby_enables_again_is_warned_of(ruby, redis_server, store):
+    ruby(create=ENTRY)
+    kiqctl(redis_server, "cron", "import")
+    before = Kiqctl(redis_server.url)("cron", "list")
+
+    ruby(enable="cleanup")
+
+    after = Kiqctl(redis_server.url)("cron", "list")
+    shown = {each["source"]: each.get("enqueued_twice") for each in kiqctl(redis_server, "cron", "list")["entries"]}
+    assert "two jobs" not in before.stderr
+    assert "cleanup is enabled here and in sidekiq-cron" in after.stderr
+    assert shown == {"by hand": None, "sidekiq-cron": True}
+    CronSet(store=store).disable("cleanup")
+    assert "two jobs" not in Kiqctl(redis_server.url)("cron", "list").stderr

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kiqcluster.api import CronSet, CronStatus, RubyCronJob
+from kiqcluster.api import CronSet, CronStatus, RubyCronJob, enqueued_twice
 from kiqcluster.control.fleet import Fleet
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, json_option, read_shards, stores_options
 from kiqcluster.ctl.text.pager import DefaultListGroup
@@ -35,6 +35,10 @@ COLUMNS = (
 LATE_SECONDS = 10.0  # a tick that nobody has taken for so long is shown as late
 BY_HAND, OF_RUBY = "by hand", "sidekiq-cron"
 MAX_TICKS = 1_000
+ENQUEUED_TWICE = (
+    "is enabled here and in sidekiq-cron, so each tick enqueues two jobs; disable one of them: kiqctl cron disable, or "
+    "Disable on Ruby's page"
+)
 
 
 @click.group(cls=DefaultListGroup, context_settings=CONTEXT_SETTINGS)
@@ -55,7 +59,8 @@ def list_entries(ctx: click.Context, stores: list[Store], output: Output) -> Non
     """Show all entries: when the next job comes, and when the latest one was enqueued.
 
     A queue that no process fetches from, and an application of which none runs, are marked.  Entries of sidekiq-cron
-    are shown as well.  Six round trips for each shard, and one more for 500 entries, and for 500 processes.
+    are shown as well, with a warning if both enqueue one.  Six round trips for each shard, and one more for 500
+    entries, and for 500 processes.
 
     \b
       kiqctl cron list
@@ -70,17 +75,22 @@ def list_entries(ctx: click.Context, stores: list[Store], output: Output) -> Non
     looks, missing = read_shards(stores, output, look)
     rows: list[tuple[str, ...]] = []
     documents: list[dict[str, Any]] = []
+    warnings: list[str] = []
     for shard, ours, theirs, fleet in looks:
         place = {"shard": shard} if has_several else {}
         rows += [(shard, *_row(each, fleet, now)) for each in ours] + [(shard, *_ruby_row(each)) for each in theirs]
+        twice = enqueued_twice(ours, theirs)
         documents += [{**_as_json(each, fleet), **place} for each in ours] + [
-            {**_ruby_as_json(each), **place} for each in theirs
+            {**_ruby_as_json(each), "enqueued_twice": each.name in twice, **place} for each in theirs
         ]
+        warnings += [f"{clean(each)} {ENQUEUED_TWICE}" for each in sorted(twice)]
     if rows:
         columns = (COLUMNS[0], SHARD_COLUMN, *COLUMNS[1:]) if has_several else COLUMNS
         output.table(columns, [(row[1], row[0], *row[2:]) if has_several else row[1:] for row in rows], indent=0)
     else:
         output.info("there are no cron entries")
+    for line in warnings:
+        output.error(line)
     output.document({"entries": documents, **({"missing": missing} if has_several else {})})
     ctx.exit(ExitCode.UNEXPECTED if missing else ExitCode.STOPPED)
 
@@ -251,7 +261,7 @@ def import_entries(
         if not any(name in look for look in looks):
             left[name] = "sidekiq-cron has no such entry"
     for name in taken:
-        output.info(f"{clean(name)} is taken over")
+        output.info(f"{clean(name)} is taken over; do not enable it in sidekiq-cron again, or both enqueue its jobs")
     for name, reason in left.items():
         output.error(f"{name} is left alone: {reason}")
     output.document({"action": "import", "taken": taken, "left": left})

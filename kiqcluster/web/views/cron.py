@@ -12,7 +12,7 @@ from typing import Any
 
 from werkzeug.exceptions import NotFound
 
-from kiqcluster.api import CronSet, CronStatus, JobRecord
+from kiqcluster.api import CronSet, CronStatus, JobRecord, enqueued_twice
 from kiqcluster.control.fleet import Fleet
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.web.arguments import MAX_PAGE_CHARACTERS, as_json, shorten
@@ -34,8 +34,9 @@ def show_entries(context: Context) -> Mapping[str, Any]:
     """Show all entries.  Six round trips, one more per 500 entries, and per 500 processes."""
     entries = CronSet(store=context.store, clock=context.clock)
     text = context.request.args.get("q", "").strip()
-    ours = [each for each in entries.list() if text.lower() in _words(each)]
-    theirs = [each for each in entries.ruby_jobs() if text.lower() in each.name.lower()]
+    every, rubys = entries.list(), entries.ruby_jobs()
+    ours = [each for each in every if text.lower() in _words(each)]
+    theirs = [each for each in rubys if text.lower() in each.name.lower()]
     pages = max(1, -(-len(ours) // ENTRIES_PER_PAGE))
     page = min(context.number("page"), pages)
     shown, fleet = ours[(page - 1) * ENTRIES_PER_PAGE : page * ENTRIES_PER_PAGE], entries.fleet()
@@ -44,6 +45,7 @@ def show_entries(context: Context) -> Mapping[str, Any]:
         "count": len(ours),
         "ruby": theirs[:MAX_RUBY_RECORDS],
         "ruby_count": len(theirs),
+        "twice": enqueued_twice(every, rubys),
         "text": text,
         "number": page,
         "pages": pages,

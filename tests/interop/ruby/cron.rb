@@ -4,6 +4,7 @@
 #
 #   {"create": {"name": "cleanup", "cron": "* * * * *", "class": "Cleanup", "args": [7]}}   → true
 #   {"disable": "cleanup"}                                                                   → nil
+#   {"enable": "cleanup"}                                                                    → nil
 #   {"status": "cleanup"}                                                                    → "enabled"
 #   {"enqueue": 1790000000.5}     what its poller does at that time                          → jids in queue:low
 
@@ -20,6 +21,8 @@ answer_lines do |order|
     Sidekiq::Cron::Job.create(order["create"])
   elsif order.key?("disable")
     Sidekiq::Cron::Job.find(order["disable"]).disable!
+  elsif order.key?("enable")
+    Sidekiq::Cron::Job.find(order["enable"]).enable!
   elsif order.key?("status")
     Sidekiq::Cron::Job.find(order["status"]).status
   else

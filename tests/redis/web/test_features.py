@@ -174,6 +174,19 @@ class TestCron:
         assert "late by 5m" in text
         assert "late by 1h" in text
 
+    @pytest.mark.parametrize(("klass", "status", "is_said"), [
+        ("Report", "enabled", True), ("Report", "disabled", False), ("Other", "enabled", False)
+    ])  # fmt: skip
+    def test_an_entry_that_sidekiq_cron_enqueues_as_well_is_said_to_be(
+        self, store: Store, klass: str, status: str, is_said: bool
+    ) -> None:
+        self.add(store)
+        store.call("SADD", store.keys.cron_jobs("default"), "cron_job:default:nightly")
+        record = {"name": "nightly", "cron": "30 2 * * 1-5", "klass": klass, "status": status}
+        store.call("HSET", "cron_job:default:nightly", *(word for pair in record.items() for word in pair))
+
+        assert ("enqueued here as well" in words(Site(store).get("/cron").text)) is is_said
+
     def test_disable_and_enable_change_the_awaited_tick(self, store: Store) -> None:
         self.add(store)
         site = Site(store)

@@ -130,6 +130,7 @@ STRUCTURES = {
         "version": is_text,
         "embedded": is_flag,
         "capsules": is_capsules,
+        "application": lambda value: isinstance(value, str),
     },
     "running job": {"queue": is_text, "payload": is_object, "run_at": is_count},
 }

@@ -19,7 +19,7 @@ from kiqcluster.process.runtime import Runtime
 from kiqcluster.sidekiq.routing import digest
 from kiqcluster.store.shards import shards_digest
 
-__all__ = ["FleetChecks", "contradicts"]
+__all__ = ["FleetChecks", "json_doubt"]
 
 NONE = "none"  # in place of a digest, where there are no rules
 MAX_SKEW_SECONDS = 30.0  # that two clocks may differ; a caller further ahead is not believed (server_clock.lua)
@@ -27,16 +27,19 @@ MAX_PROCESSES_CHECKED = 5  # processes that are looked at with each check, so th
 DECLARED_SECONDS = 86_400  # that declarations are kept after their last use
 
 
-def contradicts(sidekiq: str, ruby_json: str) -> bool:
-    """Return whether this version of Sidekiq comes with a json gem that writes floats otherwise than the setting says.
+def json_doubt(sidekiq: str, ruby_json: str, *, is_declared: bool) -> str:
+    """Return the event that says why floats may be written otherwise than by this Sidekiq's json gem, "" for no reason.
 
-    8.1 requires json 2.16; those before 7 are of Rubies that come with json 2.6 or earlier.  7 and 8.0 may have either.
+    8.1 requires json 2.16; those before 7 are of Rubies that come with json 2.6 or earlier.  7 and 8.0 may have either,
+    and nothing in Redis says which: somebody has to look.  is_declared: whether somebody has set `ruby_json`.
     """
     digits = [part for part in sidekiq.split(".")[:2] if part.isdigit()]
     if len(digits) < 2:
-        return False
+        return ""
     release = int(digits[0]), int(digits[1])
-    return release >= (8, 1) if ruby_json == "2.6" else release < (7, 0)
+    if release >= (8, 1) if ruby_json == "2.6" else release < (7, 0):
+        return "ruby_json_doubtful"
+    return "" if is_declared or not (7, 0) <= release < (8, 1) else "ruby_json_undeclared"
 
 
 class FleetChecks:
@@ -49,7 +52,7 @@ class FleetChecks:
         self._runtime = runtime
         self._store = runtime.store
         self._is_skewed = False
-        self._has_warned_of_json = False
+        self._warned_of_json: set[str] = set()  # events
         self._routing = digest(runtime.config.routing)
         self._shards = shards_digest(runtime.config.shards)
         self._warned_digests: set[tuple[str, str]] = set()  # event and digest
@@ -121,11 +124,12 @@ class FleetChecks:
                 )
 
     def _compare_json(self, name: str, version: str) -> None:
-        """Warn, once, of a Ruby process that writes floats otherwise than the setting says."""
-        setting = self._runtime.config.ruby_json
-        if version and not self._has_warned_of_json and contradicts(version, setting):
-            self._has_warned_of_json = True
-            self._runtime.events.emit("ruby_json_doubtful", identity=name, sidekiq=version, setting=setting)
+        """Warn, once, of a Ruby process that writes floats otherwise than the setting says, or may do so."""
+        config = self._runtime.config
+        doubt = json_doubt(version, config.ruby_json, is_declared="ruby_json" in config.declared)
+        if doubt and doubt not in self._warned_of_json:
+            self._warned_of_json.add(doubt)
+            self._runtime.events.emit(doubt, identity=name, sidekiq=version, setting=config.ruby_json)
 
     def _compare(self, event: str, name: str, theirs: object, ours: str) -> None:
         """Warn of a process with another digest, once for each."""

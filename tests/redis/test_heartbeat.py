@@ -20,7 +20,7 @@ from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from kiqcluster.store.engine.units import Unit
-from kiqcluster.worker.fleet_checks import contradicts
+from kiqcluster.worker.fleet_checks import json_doubt
 from kiqcluster.worker.heartbeat import BEATS_PER_CHECK, Heartbeat, HeartbeatCallbacks
 from kiqcluster.worker.process_entry import MAX_SHOWN_BYTES, MAX_SHOWN_QUEUES, Status
 from kiqcluster.worker.run.job_run import JobRun
@@ -552,4 +552,25 @@ def test_a_ruby_process_whose_json_contradicts_the_setting_is_said_once(
     ],
 )
 def test_which_sidekiq_contradicts_which_form_of_floats(sidekiq: str, setting: str, *, wrong: bool) -> None:
-    assert contradicts(sidekiq, setting) == wrong
+    assert json_doubt(sidekiq, setting, is_declared=True) == ("ruby_json_doubtful" if wrong else "")
+
+
+@pytest.mark.parametrize(
+    ("sidekiq", "is_declared", "event"),
+    [
+        *(("7.3.2", False, "ruby_json_undeclared"), ("8.0.9", False, "ruby_json_undeclared"), ("7.3.2", True, "")),
+        *(("8.1.7", False, ""), ("6.4.1", False, "ruby_json_doubtful"), ("", False, "")),
+    ],
+)
+def test_a_sidekiq_that_may_have_either_form_asks_for_the_setting(sidekiq: str, is_declared: bool, event: str) -> None:
+    assert json_doubt(sidekiq, "2.12", is_declared=is_declared) == event
+
+
+def test_a_setting_that_nobody_has_made_beside_such_a_sidekiq_is_said_once(bench: Bench, store: Store) -> None:
+    store.call("SADD", store.keys.processes, "ruby:1:x")
+    info = ruby_json.encode({"version": "7.3.2", "labels": []})
+    store.call("HSET", store.keys.process("ruby:1:x"), "info", info)
+
+    bench.beat(2 * BEATS_PER_CHECK)
+
+    assert bench.events.count("ruby_json_undeclared") == 1

@@ -75,6 +75,12 @@ WORDING: dict[str, tuple[int, str]] = {
         "pages may not find our jobs with such arguments again; set ruby_json to the other form "
         "(docs/reference/settings.md)",
     ),
+    "ruby_json_undeclared": (
+        logging.WARNING,
+        "{identity} runs Sidekiq {sidekiq}, which may have either form of floats, and nobody has set ruby_json: its "
+        "pages may not find our jobs with such arguments again; on its host, ruby -r json -e 'puts JSON::VERSION' "
+        'says which: set ruby_json to "2.12" for 2.12 and later, else to "2.6" (docs/reference/settings.md)',
+    ),
     "shards_differ": (
         logging.WARNING,
         "{identity} has other [shards] ({theirs}, here {ours}): jobs may go to a Redis that others do not look at; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ from kiqcluster.store import Store
 from kiqcluster.store.cron import HISTORY_SIZE, CronRow, StoredEntry, find_ids, read_entries, write
 from kiqcluster.store.wire import Reply, server_time
 
-__all__ = ["CronPush", "CronSet", "CronStatus", "RubyCronJob", "enqueued_twice"]
+__all__ = ["CronPush", "CronSet", "CronStatus", "RubyCronJob", "enqueued_twice", "labels_of"]
 
 RUBY_NAMESPACES = ("", "default")  # of sidekiq-cron's records: before release 2, and its default since
 RECORD_PREFIX = "cron_job:"
@@ -86,6 +87,13 @@ class CronPush:
 
     jid: Jid | None
     holder: Jid | None
+
+
+def labels_of(entries: Iterable[CronStatus]) -> dict[str, str]:
+    """Return id of each entry → its name; the id where several have that name."""
+    names = {each.id: each.name for each in entries}
+    counts = Counter(names.values())
+    return {identifier: identifier if counts[name] > 1 else name for identifier, name in names.items()}
 
 
 class CronSet:

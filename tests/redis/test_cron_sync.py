@@ -18,6 +18,7 @@ from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq.cron_entries import CronEntry, parse_entries
 from kiqcluster.store import Store
 from kiqcluster.store.cron import CronRow, Mark, read_entries, write
+from kiqcluster.worker.maintenance import cron_sync
 from kiqcluster.worker.maintenance.cron_sync import CronSync, Step, next_step
 from tests.redis.kiqctl import Kiqctl
 from tests.redis.web.site import Site
@@ -459,6 +460,23 @@ class TestReleases:
 
         assert stored(store, "daily@app").schedule.text == "@hourly"
 
+    def test_a_second_application_of_one_name_is_said_once_a_deploy_would_be_over(
+        self, start: Start, told: Told, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first, second = start(daily=DAILY), start(weekly=DAILY)
+        for sync in (first, second):
+            sync.keep()
+
+        first.keep()
+        assert "cron_entries_superseded" not in dict(told), "a deploy may be under way"
+        monkeypatch.setattr(cron_sync, "DEPLOY_SECONDS", 0.0)
+        for _ in range(2):
+            first.keep()
+            second.keep()
+
+        superseded = [fields for event, fields in told if event == "cron_entries_superseded"]
+        assert [each["names"] for each in superseded] == ["daily"]
+
 
 @pytest.mark.parametrize(
     ("mark", "state", "step"),
@@ -508,3 +526,8 @@ class TestNames:
         assert {name for name, at in ticks(store).items() if at is None} == {"daily@shop"}
         shown = {each["id"]: each["enabled"] for each in kiqctl.ask("cron", "list")["entries"]}
         assert shown == {"daily@blog": True, "daily@shop": False}
+        start("shop", daily={**DAILY, "queue": "shop"}, weekly=DAILY).keep()
+        lines = kiqctl("cron", "list").stdout.splitlines()[1:]
+        assert [line.split()[0] for line in lines] == ["daily@blog", "daily@shop", "weekly"]
+        page = Site(store).get("/cron").text
+        assert all(f"<b>{name}</b>" in page for name in ("daily@blog", "daily@shop", "weekly"))

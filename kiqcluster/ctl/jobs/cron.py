@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from kiqcluster.api import CronSet, CronStatus, RubyCronJob, enqueued_twice
+from kiqcluster.api.cron import labels_of
 from kiqcluster.control.fleet import Fleet
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, json_option, read_shards, stores_options
 from kiqcluster.ctl.text.pager import DefaultListGroup
@@ -78,7 +79,10 @@ def list_entries(ctx: click.Context, stores: list[Store], output: Output) -> Non
     warnings: list[str] = []
     for shard, ours, theirs, fleet in looks:
         place = {"shard": shard} if has_several else {}
-        rows += [(shard, *_row(each, fleet, now)) for each in ours] + [(shard, *_ruby_row(each)) for each in theirs]
+        labels = labels_of(ours)
+        rows += [(shard, labels[each.id], *_row(each, fleet, now)) for each in ours] + [
+            (shard, *_ruby_row(each)) for each in theirs
+        ]
         twice = enqueued_twice(ours, theirs)
         documents += [{**_as_json(each, fleet), **place} for each in ours] + [
             {**_ruby_as_json(each), "enqueued_twice": each.name in twice, **place} for each in theirs
@@ -278,12 +282,13 @@ def _find(stores: Sequence[Store], output: Output, name: str) -> tuple[CronSet, 
 
 
 def _row(status: CronStatus, fleet: Fleet, now: float) -> tuple[str, ...]:
+    """Return the columns of an entry behind its name."""
     entry = status.entry
     if entry is None:
-        words: tuple[str, ...] = (status.name, "broken", "", "", "", "", status.error)
+        words: tuple[str, ...] = ("broken", "", "", "", "", status.error)
     else:
         schedule = (str(entry.schedule), entry.job, _queue(status, fleet))
-        words = (status.name, *schedule, _next_in(status, now), _latest(status.latest, now), _source(status, fleet))
+        words = (*schedule, _next_in(status, now), _latest(status.latest, now), _source(status, fleet))
     return tuple(map(clean, words))
 
 

@@ -228,6 +228,12 @@ WORDING: dict[str, tuple[int, str]] = {
         "cron: {names} of {application} were missing in Redis, or were changed there, and are written again; see what "
         "removes keys (maxmemory-policy has to be noeviction)",
     ),
+    "cron_entries_superseded": (
+        logging.WARNING,
+        "cron: another process of {application} has declared other entries {seconds:.0f} s ago, and this one, which "
+        "declares {names}, still runs; if no deploy is under way, two applications have this name: set "
+        "cron_application in each",
+    ),
     "cron_entries_taken_over": (
         logging.WARNING,
         "cron: {names} belong to {application} now; of {others}, which had them, no process runs",

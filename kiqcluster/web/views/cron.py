@@ -13,6 +13,7 @@ from typing import Any
 from werkzeug.exceptions import NotFound
 
 from kiqcluster.api import CronSet, CronStatus, JobRecord, enqueued_twice
+from kiqcluster.api.cron import labels_of
 from kiqcluster.control.fleet import Fleet
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.web.arguments import MAX_PAGE_CHARACTERS, as_json, shorten
@@ -40,8 +41,9 @@ def show_entries(context: Context) -> Mapping[str, Any]:
     pages = max(1, -(-len(ours) // ENTRIES_PER_PAGE))
     page = min(context.number("page"), pages)
     shown, fleet = ours[(page - 1) * ENTRIES_PER_PAGE : page * ENTRIES_PER_PAGE], entries.fleet()
+    labels = labels_of(ours)
     return {
-        "rows": [_row(each, fleet, context.clock.now()) for each in shown],
+        "rows": [{**_row(each, fleet, context.clock.now()), "label": labels[each.id]} for each in shown],
         "count": len(ours),
         "ruby": theirs[:MAX_RUBY_RECORDS],
         "ruby_count": len(theirs),

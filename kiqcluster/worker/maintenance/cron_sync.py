@@ -34,6 +34,7 @@ __all__ = ["CronSync", "Step", "next_step"]
 
 MAX_SHOWN_NAMES = 20  # of entries, in one line of the log
 DIGEST_CHARACTERS = 16
+DEPLOY_SECONDS = 900.0  # within which the processes of the release before are expected to end
 GIVEN_UP_SECONDS = 60.0  # after which a process that writes is taken for dead
 
 
@@ -85,6 +86,7 @@ class CronSync:
         self._own: Mark | None = None  # known from the first look on
         self._cluster_queues = cluster_queues
         self._told: dict[str, str] = {}  # entry that another application has → that application, as it was logged
+        self._superseded = ""  # digest of what is in force in place of these entries, as it was logged
         self._unserved: frozenset[str] = frozenset()  # queues from which nobody fetches, as it was logged
 
     def refuse_held(self) -> None:
@@ -141,6 +143,8 @@ class CronSync:
             self._write(begin_writing(self._store, self._application, now), own, now)
         elif step is Step.COMPARE and mark is not None:
             self._restore(mark, now)
+        elif mark is not None and not mark.is_unfinished and now - mark.since > DEPLOY_SECONDS:
+            self._tell_superseded(mark, now)
         self._tell_unserved()
 
     # 3. write
@@ -203,13 +207,19 @@ class CronSync:
 
     # telling
 
-    def _tell(self, event: str, ids: Sequence[str], **fields: str) -> None:
+    def _tell(self, event: str, ids: Sequence[str], **fields: str | float) -> None:
         """Name entries, if there are any."""
         if ids:
             names = [each.removesuffix(f"@{self._application}") for each in ids]
             more = f" and {len(names) - MAX_SHOWN_NAMES} more" if len(names) > MAX_SHOWN_NAMES else ""
             shown = ", ".join(names[:MAX_SHOWN_NAMES]) + more
             self._runtime.events.emit(event, names=shown, application=self._application, **fields)
+
+    def _tell_superseded(self, mark: Mark, now: float) -> None:
+        """Say once that younger processes declare something else: a deploy would be over by now."""
+        if self._superseded != mark.digest:
+            self._superseded = mark.digest
+            self._tell("cron_entries_superseded", list(self._entries), seconds=now - mark.since)
 
     def _tell_held(self, held: Mapping[str, str], fleet: Fleet) -> None:
         """Say once that another application has an entry: both have started at the same time."""

@@ -5,7 +5,7 @@ write                  what an application declares, or somebody changes by hand
 read_ticks             the ticks that are due, with their entries
 skip_ticks             entries await another tick, without a job (lua/skip_ticks; with a job: row `tick` of lua/push)
 read_entries           all entries, with their next ticks and latest jobs
-find_ids               the ids of the entries of a name, or of an application
+find_ids               the ids of the entries of a name, or of an application; names_of_others
 
 An entry is known by its id: its name, and the application that declares it (CronEntry.id).
 """
@@ -32,6 +32,7 @@ __all__ = [
     "StoredEntry",
     "begin_writing",
     "find_ids",
+    "names_of_others",
     "read_entries",
     "read_ticks",
     "skip_ticks",
@@ -216,7 +217,19 @@ def find_ids(store: Store, *, name: str = "", application: str = "") -> list[str
     ids = sorted(_all_ids(store))
     if application:
         return [each for each in ids if each.endswith(f"@{application}")]
-    return [each for each in ids if each == name or each.startswith(f"{name}@")]
+    return [each for each in ids if name in names_in(each)]
+
+
+def names_in(identifier: str) -> list[str]:
+    """Return the names that the entry of an id may have: the application may have an @ as well."""
+    parts = identifier.split("@")
+    return ["@".join(parts[:count]) for count in range(1, len(parts) + 1)]
+
+
+def names_of_others(store: Store, application: str) -> frozenset[str]:
+    """Return the names that entries may have which are not of an application.  One round trip.  Raises StoreError."""
+    others = (each for each in _all_ids(store) if not each.endswith(f"@{application}"))
+    return frozenset(name for each in others for name in names_in(each))
 
 
 def _all_ids(store: Store) -> list[str]:

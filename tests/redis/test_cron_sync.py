@@ -286,6 +286,12 @@ class TestOwners:
 
         assert [each.name for each in CronSet(store=store).list()] == ["x", "x@a"]
 
+        start("a@b", y=DAILY).keep()
+        sync = start("b", **{"x@a": DAILY})
+        for _ in range(2):
+            sync.keep()
+        assert set(ticks(store)) == {"x", "x@a@b", "y@a@b"}, "an application removes none of another"
+
     def test_what_an_application_that_runs_no_more_has_declared_is_removed_by_hand(
         self, store: Store, start: Start
     ) -> None:

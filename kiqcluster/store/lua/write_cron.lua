@@ -25,8 +25,8 @@
 --
 -- Returns {"SUPERSEDED"} when the application has another mark by now, and then changes nothing; else a word for each
 -- row: DONE, ABSENT (there is no such entry), DECLARED (refused by hand), or "HELD <application>" (refused, as that
--- application has an entry of this name and queue).
--- May be sent again.  Cost: O(entries + rows x log n).
+-- application has the entry, or one of its name and queue).
+-- May be sent again.  Cost: O(entries + rows x log n); the look at all ids is short for those of this application.
 
 if ARGV[2] ~= '' and redis.call('HGET', KEYS[4], ARGV[1]) ~= ARGV[2] then return {'SUPERSEDED'} end
 
@@ -48,16 +48,17 @@ local function id_of(name, application)
   return application == '' and name or name .. '@' .. application
 end
 
-local ids_by_name -- name -> ids that entries of that name have; read once, at the first put
+local others_by_name -- name -> ids of entries of that name which are not of this application; read at the first put
 
-local function read_names()
-  ids_by_name = {}
+local function read_others()
+  others_by_name = {}
+  local own = '@' .. ARGV[1]
   for _, id in ipairs(redis.call('HKEYS', KEYS[1])) do
-    local at = #id + 1
+    local at = (ARGV[1] == '' or string.sub(id, -#own) ~= own) and #id + 1 or nil
     while at do -- the application may have an @ as well
       local name = string.sub(id, 1, at - 1)
-      ids_by_name[name] = ids_by_name[name] or {}
-      table.insert(ids_by_name[name], id)
+      others_by_name[name] = others_by_name[name] or {}
+      table.insert(others_by_name[name], id)
       at = string.find(id, '@', at == #id + 1 and 1 or at + 1, true)
     end
   end
@@ -65,9 +66,9 @@ end
 
 -- Returns id and application of another entry of this name and queue; by hand, of this name.
 local function other_of(id, queue)
-  if not ids_by_name then read_names() end
+  if not others_by_name then read_others() end
   local name = ARGV[1] == '' and id or string.sub(id, 1, #id - #ARGV[1] - 1)
-  for _, other in ipairs(ids_by_name[name] or {}) do
+  for _, other in ipairs(others_by_name[name] or {}) do
     local entry = other ~= id and decoded(redis.call('HGET', KEYS[1], other) or '') or {}
     local application = owner_of(entry)
     local is_same = queue and entry.queue == queue or ARGV[1] == '' and application ~= ''
@@ -157,11 +158,14 @@ local reply = {}
 for at = first_row, #ARGV, 4 do
   local verb, id = ARGV[at], ARGV[at + 1]
   local raw = redis.call('HGET', KEYS[1], id)
+  local owner = raw and owner_of(decoded(raw)) or ''
   local word
   if needs_entry[verb] and not raw then
     word = 'ABSENT'
-  elseif ARGV[1] == '' and raw and owner_of(decoded(raw)) ~= '' and not by_everybody[verb] then
+  elseif ARGV[1] == '' and owner ~= '' and not by_everybody[verb] then
     word = 'DECLARED'
+  elseif ARGV[1] ~= '' and owner ~= ARGV[1] and not has_ended[owner] then -- x@a of b is x of a@b
+    word = 'HELD ' .. owner
   else
     word = verbs[verb](id, ARGV[at + 2], ARGV[at + 3]) or 'DONE'
   end

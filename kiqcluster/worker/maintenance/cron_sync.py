@@ -27,7 +27,17 @@ from kiqcluster.features.cron import declared_entries
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.sidekiq.cron_entries import CronEntry
 from kiqcluster.store import is_outage
-from kiqcluster.store.cron import HELD, CronRow, Mark, StoredEntry, begin_writing, find_ids, read_entries, write
+from kiqcluster.store.cron import (
+    HELD,
+    CronRow,
+    Mark,
+    StoredEntry,
+    begin_writing,
+    find_ids,
+    names_of_others,
+    read_entries,
+    write,
+)
 from kiqcluster.store.wire import server_time
 
 __all__ = ["CronSync", "Step", "next_step"]
@@ -92,10 +102,11 @@ class CronSync:
     def refuse_held(self) -> None:
         """Raise UsageError if another application that runs has one of these entries.
 
-        One round trip for 500 entries; three more if an entry of another application is in the way.
+        One round trip; one more if others have entries of one name, three more if one is in the way.
         """
         with self._reporting_refusals():
-            rows = [CronRow("check", each.id, each.encoded()) for each in self._entries.values()]
+            others = names_of_others(self._store, self._application) if self._entries else frozenset()
+            rows = [CronRow("check", each.id, each.encoded()) for each in self._entries.values() if each.name in others]
             held = _held(rows, write(self._store, rows, self._application) or ())
             fleet = read_fleet(self._store) if held else Fleet()
             for identifier, application in held.items():
@@ -160,10 +171,12 @@ class CronSync:
         ]
         gone = [each for each in find_ids(self._store, application=self._application) if each not in self._entries]
         rows = [*switches, *(CronRow("remove", each) for each in gone), CronRow("finish", "", str(own))]
-        if write(self._store, rows, self._application, mark) is None:
+        words = write(self._store, rows, self._application, mark)
+        if words is None:
             return
-        self._runtime.events.emit("cron_entries_written", entries=len(self._entries), removed=len(gone))
-        self._tell("cron_entries_removed", gone)
+        removed = _removed(rows, words)
+        self._runtime.events.emit("cron_entries_written", entries=len(self._entries), removed=len(removed))
+        self._tell("cron_entries_removed", removed)
 
     def _restore(self, mark: Mark, now: float) -> None:
         """Write what Redis has lost of the entries, or has otherwise; remove what it has beside them."""
@@ -176,9 +189,10 @@ class CronSync:
         off = [each for each in written if self._entries[each].enabled is False and not _is_on(stored.get(each))]
         gone = sorted(stored.keys() - self._entries.keys())
         rows = [*(CronRow("disable", each) for each in off), *(CronRow("remove", each) for each in gone)]
-        if not rows or write(self._store, rows, self._application, mark) is not None:
+        words = write(self._store, rows, self._application, mark) if rows else []
+        if words is not None:
             self._tell("cron_entries_restored", written)
-            self._tell("cron_entries_removed", gone)
+            self._tell("cron_entries_removed", _removed(rows, words))
 
     def _put(self, entries: Iterable[CronEntry], mark: Mark, now: float) -> list[str] | None:
         """Put entries; return the ids of those that are there now, None if another process writes by now.
@@ -261,6 +275,11 @@ def _held(rows: Sequence[CronRow], words: Sequence[str]) -> dict[str, str]:
     """Return id of an entry → the application that has it already."""
     pairs = zip(rows, words, strict=True)
     return {row.id: word.removeprefix(HELD) for row, word in pairs if word.startswith(HELD)}
+
+
+def _removed(rows: Sequence[CronRow], words: Sequence[str]) -> list[str]:
+    """Return the ids of the entries that were removed; another application may have one that ends with our name."""
+    return [row.id for row, word in zip(rows, words, strict=True) if row.verb == "remove" and word == "DONE"]
 
 
 def _is_on(stored: StoredEntry | None) -> bool:

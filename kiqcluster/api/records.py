@@ -12,10 +12,10 @@ import re
 from contextlib import suppress
 
 from kiqcluster.errors import MalformedPayload, PayloadDecompressionError
-from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq import backtraces, ruby_json
 from kiqcluster.sidekiq.active_job import unwrapped
 from kiqcluster.sidekiq.compression import decompressed, is_compressed
-from kiqcluster.sidekiq.payload import WRAPPED, Payload, bare, decode_backtrace, read, seconds
+from kiqcluster.sidekiq.payload import WRAPPED, Payload, bare, read, seconds
 from kiqcluster.sidekiq.ruby_entries import ruby_entry
 from kiqcluster.sidekiq.ruby_json import JSON
 
@@ -176,11 +176,11 @@ class JobRecord:
 
     @property
     def error_backtrace(self) -> list[str]:
-        """The stored lines, innermost first; [] where none were kept."""
+        """The lines of the traceback, as Python prints it; of Ruby's jobs innermost first.  [] where none were kept."""
         stored = self["error_backtrace"]
         if isinstance(stored, list):  # as Sidekiq before 6.0.1 stored them
             return [line for line in stored if isinstance(line, str)]
-        return decode_backtrace(stored) or []
+        return backtraces.decode(stored) or []
 
     # when: epoch seconds, whichever Sidekiq wrote them
 

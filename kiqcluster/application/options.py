@@ -207,7 +207,7 @@ OPTIONS: dict[str, Option] = {
         Option("retry", _is_count, "True, False, or how many retries"),
         Option("retry_for", lambda value: _is_count(value) and value < 1e9, "seconds from the first failure"),
         Option("retry_queue", _is_queue, "the name of a queue"),
-        Option("backtrace", _is_count, "True, False, or how many lines"),
+        Option("backtrace", _is_count, "True (the default), False, or how many lines in Sidekiq's form"),
         Option("dead", lambda value: isinstance(value, bool), "True or False"),
         Option("tags", lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of strings"),
         _choice("log_level", "debug", "info", "warning", "error"),

@@ -25,9 +25,8 @@ from kiqcluster.features.chains import THEN, told_of_dropped
 from kiqcluster.features.tasks import CANCELLED_BY_TASK
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import current_setup
-from kiqcluster.sidekiq.payload import DROPPED_BY_CANCEL, read
+from kiqcluster.sidekiq.payload import DROPPED_BY_CANCEL, TASK_ID, read, task_of
 from kiqcluster.sidekiq.ruby_entries import ruby_entry
-from kiqcluster.sidekiq.task_keys import TASK_ID, task_of
 from kiqcluster.store import Store
 from kiqcluster.store.engine.settle_calls import DROPPED_SECONDS, MAX_DROPPED_JOBS
 from kiqcluster.store.entry_moves import RECORD, DeadSetLimits, Move, move_entries, record_queued

@@ -25,8 +25,7 @@ from kiqcluster.process.job_context import JobContext
 from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Dead, Discard, Done, Dropped, Effect
-from kiqcluster.sidekiq.payload import DROPPED_BY_CANCEL
-from kiqcluster.sidekiq.task_keys import task_of
+from kiqcluster.sidekiq.payload import DROPPED_BY_CANCEL, task_of
 
 __all__ = ["CANCELLATIONS", "Cancellations", "Marks", "rows_of_push"]
 

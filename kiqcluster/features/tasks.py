@@ -30,8 +30,7 @@ from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Dead, Discard, Done, Dropped, Effect, Outcome, Retry
-from kiqcluster.sidekiq.payload import Payload
-from kiqcluster.sidekiq.task_keys import TASK_ID, task_of
+from kiqcluster.sidekiq.payload import TASK_ID, Payload, task_of
 from kiqcluster.store.entry_moves import CANCELLED_WITH_TASK
 
 __all__ = ["CANCELLED_BY_TASK", "TaskEvents", "encoded", "error_rows"]

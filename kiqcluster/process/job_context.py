@@ -11,9 +11,8 @@ from typing import Any
 
 from kiqcluster.errors import JobCancelled, JobTimedOut, UsageError
 from kiqcluster.sidekiq.active_job import attributes
-from kiqcluster.sidekiq.payload import CATTR, CORRELATION_ID, LOCALE, META, VERSION, Payload, is_cattr
+from kiqcluster.sidekiq.payload import CATTR, CORRELATION_ID, LOCALE, META, VERSION, Payload, is_cattr, task_of
 from kiqcluster.sidekiq.ruby_json import JSON, encode
-from kiqcluster.sidekiq.task_keys import task_of
 from kiqcluster.store import Store
 
 __all__ = [

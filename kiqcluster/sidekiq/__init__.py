@@ -4,11 +4,11 @@ Read in this order:
 payload        the job hash: builds, checks, writes and reads it
 ruby_entries   a job as an entry that Ruby can show and enqueue; all keys that are not ours carried on byte for byte
 ruby_json      JSON as Ruby's json gem writes it, byte for byte; ruby_float: both forms of its floats
+backtraces     error_backtrace of a payload, with Python's tracebacks in it
 conversions    advice for values that JSON cannot represent
 active_job     Rails' envelope around a job
 compression    large arguments in GitLab's form
 encryption     an encrypted argument: its form, and the keys
-task_keys      which task a job is part of
 keys           every Redis key
 selectors      the grammar of selectors: expressions over the attributes of job classes
 routing        the forms of routing rules, and which one matches a class

@@ -14,8 +14,6 @@ Source: sidekiq job_util.rb, api.rb; the traps in tests/unit/sidekiq/test_payloa
 from __future__ import annotations
 
 import base64
-import binascii
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from math import isfinite
@@ -42,6 +40,8 @@ __all__ = [
     "META",
     "PROMISED_BY",
     "SCHEDULED_AT",
+    "TASK_ID",
+    "USE_TASK_EVENT",
     "VERSION",
     "WRAPPED",
     "WRAPPERS",
@@ -55,9 +55,7 @@ __all__ = [
     "check_arguments",
     "check_queue_name",
     "check_storable",
-    "decode_backtrace",
     "deferral_count",
-    "encode_backtrace",
     "is_cattr",
     "kept",
     "lock_of",
@@ -68,6 +66,7 @@ __all__ = [
     "read_object",
     "seconds",
     "stamp",
+    "task_of",
     "wrap",
 ]
 
@@ -84,13 +83,13 @@ ENCRYPT = "encrypt"  # key of jobs whose last argument is a secret (Sidekiq Ente
 IDEMPOTENCY_KEY = "idempotency_key"  # names the lock of a deduplicated job (GitLab's)
 PROMISED_BY = "kiq_rate"  # key of the names of the rate limits that have promised a job a time
 CORRELATION_ID, META = "correlation_id", "meta."  # keys of the context (GitLab's): of a request; before other facts
+TASK_ID, USE_TASK_EVENT = "task_id", "use_task_event"  # keys: of the task; true where the job has an event in it
 SCHEDULED_AT = "scheduled_at"  # key of the due time of a scheduled job, for the log (GitLab's)
 LOCALE, CATTR = "locale", "cattr"  # keys of Sidekiq's middleware for I18n and CurrentAttributes; also cattr_1, …
 DROPPED_BY_CANCEL = "cancelled"  # value of `dropped_by`
 DEFERRED_BY_RATE_LIMIT = "rate_limit"  # value of `deferred_by`
 WRAPPED = "kiq_wrapped"  # key of an entry that keeps other bytes: "text" or "base64"; no argument can forge it
 WRAPPED_NAME = b'"kiq_wrapped"'  # as it is in those bytes
-MAX_BACKTRACE_BYTES = 10_000_000  # of an unpacked backtrace: any process may have stored it
 GROUP_SYNTAX = frozenset(" ,=*")  # characters with a meaning in a queue group (queue_groups.py)
 PLAIN = frozenset({str, int, bool, NoneType})  # types whose every value is JSON, except for half surrogate pairs
 MAX_EPOCH_SECONDS = 1e11  # larger numbers are milliseconds (Sidekiq 8) or invalid
@@ -291,27 +290,17 @@ def seconds(value: JSON) -> float | None:
     return value / 1_000 if value >= MAX_EPOCH_SECONDS else float(value)
 
 
-# backtraces
+# the task that a job is part of
 
 
-def encode_backtrace(lines: Sequence[str]) -> str:
-    """Return lines in the form of Sidekiq since 6.0.1: base64(zlib(JSON array)); a plain array crashes 7 and 8."""
-    return base64.b64encode(zlib.compress(ruby_json.encode(list(lines)))).decode()
-
-
-def decode_backtrace(stored: JSON) -> list[str] | None:
-    """Return the lines of a stored backtrace (6.4's base64 has line breaks), or None if it is not a backtrace."""
-    if not isinstance(stored, str):
+def task_of(payload: Payload) -> tuple[str, Jid] | None:
+    """Return the id of the task in which the job has an event, and its jid; None for a job without one."""
+    if payload.get(USE_TASK_EVENT) is not True:
         return None
-    try:
-        unpacker = zlib.decompressobj()
-        text = unpacker.decompress(base64.b64decode(stored), MAX_BACKTRACE_BYTES)
-        if not unpacker.eof:
-            return None
-        lines = ruby_json.decode(text)
-    except (binascii.Error, zlib.error, ValueError):
+    identifier, jid = payload.get(TASK_ID), payload.get("jid")
+    if not (isinstance(identifier, str) and identifier and isinstance(jid, str) and jid):
         return None
-    return lines if isinstance(lines, list) and all(isinstance(line, str) for line in lines) else None
+    return (identifier, Jid(jid)) if ruby_json.is_unicode(identifier) and ruby_json.is_unicode(jid) else None
 
 
 # entries that keep other bytes

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.payload import WRAPPERS, Payload, decode_backtrace, kept, new_jid, read_object, seconds
+from kiqcluster.sidekiq import backtraces, ruby_json
+from kiqcluster.sidekiq.payload import WRAPPERS, Payload, kept, new_jid, read_object, seconds
 from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = ["misfits", "ruby_entry"]
@@ -113,7 +113,7 @@ CHECKS: Mapping[str, Callable[[JSON], bool]] = {
     "retried_at": _or_unset(_is_number),
     "retry_count": _or_unset(_is_number),
     "retry_for": _or_unset(lambda value: _is_number(value) and value <= MAX_RETRY_WINDOW_SECONDS),
-    "error_backtrace": _or_unset(lambda value: decode_backtrace(value) is not None),
+    "error_backtrace": _or_unset(lambda value: backtraces.decode(value) is not None),
     "at": lambda value: _is_number(value) and abs(value) < MAX_SCORE,
 }
 SHOWN: Mapping[str, Callable[[JSON], bool]] = {
@@ -123,7 +123,7 @@ SHOWN: Mapping[str, Callable[[JSON], bool]] = {
     "retry_count": lambda value: type(value) is int,
     "error_class": _is_text,
     "error_message": _is_text,
-    "error_backtrace": lambda value: decode_backtrace(value) is not None,
+    "error_backtrace": lambda value: backtraces.decode(value) is not None,
 }
 
 

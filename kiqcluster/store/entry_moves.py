@@ -23,8 +23,7 @@ from typing import NamedTuple
 
 from kiqcluster.errors import MalformedPayload, RedisRefused
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.payload import IDEMPOTENCY_KEY, Payload, lock_of, read
-from kiqcluster.sidekiq.task_keys import TASK_ID, task_of
+from kiqcluster.sidekiq.payload import IDEMPOTENCY_KEY, TASK_ID, Payload, lock_of, read, task_of
 from kiqcluster.store.scripts import (
     BULK_ENTRIES,
     BULK_JOBS,

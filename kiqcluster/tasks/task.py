@@ -29,9 +29,8 @@ from kiqcluster.process.job_context import JobContext, current_job
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import Effect
-from kiqcluster.sidekiq.payload import ENCRYPT, Jid, new_jid
+from kiqcluster.sidekiq.payload import ENCRYPT, TASK_ID, USE_TASK_EVENT, Jid, new_jid, task_of
 from kiqcluster.sidekiq.ruby_json import JSON
-from kiqcluster.sidekiq.task_keys import TASK_ID, USE_TASK_EVENT, task_of
 from kiqcluster.store import Store
 from kiqcluster.store import tasks as stored
 from kiqcluster.store.scripts import Word

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kiqcluster.sidekiq.payload import decode_backtrace
+from kiqcluster.sidekiq import backtraces
 from kiqcluster.sidekiq.ruby_json import decode
 from tests.apps.interop import Echo, fragile
 from tests.interop.programs import exact
@@ -46,7 +46,8 @@ def test_ruby_reads_the_retry_that_python_wrote(store, cluster, ruby):
     assert before - 1e-3 <= entry["created_at"] <= entry["failed_at"] <= time.time()
     assert "retried_at" not in entry
     assert entry["failed_at"] + 15 <= entry["at"] <= entry["failed_at"] + 26
-    assert entry["backtrace"][0].endswith("in 'fragile'")
+    assert entry["backtrace"][0] == "Traceback (most recent call last):"
+    assert entry["backtrace"][1].endswith("in fragile")
     assert all(isinstance(line, str) for line in entry["backtrace"])
 
 
@@ -95,7 +96,7 @@ def test_python_reads_the_backtrace_that_ruby_wrote(store, ruby_server):
     fragile.set(queue="ruby").perform_async("x")
     wait_until(lambda: store.call("ZCARD", "retry"), "the failure in Ruby")
 
-    lines = decode_backtrace(decode(store.call("ZRANGE", "retry", 0, -1)[0])["error_backtrace"])
+    lines = backtraces.decode(decode(store.call("ZRANGE", "retry", 0, -1)[0])["error_backtrace"])
 
     assert lines is not None
     assert "server.rb" in lines[0]

@@ -25,9 +25,8 @@ from kiqcluster.api.lookup import (
     read_known,
     read_position,
 )
-from kiqcluster.sidekiq.payload import deferral_count, lock_of, seconds
+from kiqcluster.sidekiq.payload import deferral_count, lock_of, seconds, task_of
 from kiqcluster.sidekiq.ruby_json import JSON
-from kiqcluster.sidekiq.task_keys import task_of
 from kiqcluster.store import Store
 from kiqcluster.web.arguments import as_json
 from kiqcluster.web.context import Context

@@ -55,6 +55,7 @@ from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Run, Runtime
 from kiqcluster.process.service import run_coroutine
 from kiqcluster.process.tallies import DEFERRED, DROPPED
+from kiqcluster.sidekiq.backtraces import BACKTRACE
 from kiqcluster.sidekiq.encryption import KEY_VERSION
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Dropped, Effect, Interrupted, Outcome, Parked, Retry
 from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, Payload, lock_of, read, read_object
@@ -537,23 +538,30 @@ class Execution:
         option = payload.get("retry")
         if option is None and definition is not None:
             option = definition.options["retry"]
-        plan = retry.plan(payload, unit.queue, raised, option, self._runtime.config.max_retries, now)
+        wanted = retry.wanted_backtrace(payload, {} if definition is None else definition.options, raised)
+        backtrace = retry.backtrace(raised, wanted, partial(self._trace, run, raised))
+        plan = retry.plan(payload, unit.queue, raised, option, self._runtime.config.max_retries, now, backtrace)
+        former = DEFERRAL_KEYS if backtrace is not None else (*DEFERRAL_KEYS, BACKTRACE)  # that is of another failure
         facts = Facts(
             ending=Ending.FAILED,
             now=now,
             raw=unit.payload,
             queue=unit.queue,
-            entry=ruby_entry(unit.payload, plan.changes, unit.queue, DEFERRAL_KEYS),
+            entry=ruby_entry(unit.payload, plan.changes, unit.queue, former),
             error=error,
             plan=plan,
             is_kept=payload.get("dead") is not False,
         )
-        told = {key: value for key, value in {**payload, **plan.changes}.items() if key not in DEFERRAL_KEYS}
+        told = {key: value for key, value in {**payload, **plan.changes}.items() if key not in former}
         outcome = self._hooks.decide(facts, definition, told, error)
         run.failure = raised
         if not (is_a(raised, RetryError) and isinstance(outcome, Retry)):
             self._setup.notify_error_handlers(error, {"context": "job", "job": payload, "queue": unit.queue})
         return outcome
+
+    def _trace(self, run: JobRun, error: BaseException) -> list[str]:
+        run.trace = retry.trace(error)  # which the line of the log shows as well
+        return run.trace
 
     def _interrupted(self, run: JobRun) -> Outcome:
         unit = run.unit

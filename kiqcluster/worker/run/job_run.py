@@ -24,7 +24,7 @@ class JobRun:
     effects: the rows that server middleware adds, None while there are none; they are written with whatever outcome
     the run gets.  features: those that the unit uses.  outcome: None until it is decided.
     returned: by `perform`.  was_skipped: whether server middleware has not called that.
-    failure: the error that ended it.  seconds: how long it took.
+    failure: the error that ended it.  trace: its traceback, None where it was not read.  seconds: how long it took.
     is_overdue: whether the log says that it has run for longer than its `timeout`.
     record: of RunningJobs, for a job that may run on the event loop, else None.  started: monotonic seconds.
     told_progress: what Redis has of its progress, and since when, monotonic seconds.
@@ -39,6 +39,7 @@ class JobRun:
     features: tuple[ServerFeature, ...] = ()
     outcome: Outcome | None = None
     failure: BaseException | None = None
+    trace: list[str] | None = None
     seconds: float = 0.0
     returned: Any = None
     was_skipped: bool = False

@@ -1,6 +1,8 @@
 """Retry: the next attempt of a job that failed.  Pure; execution.py calls the hooks, decision.py builds the outcome.
 
 plan          the payload keys that a failure writes, and whether attempts are left
+backtrace     the traceback that it writes, by the option `backtrace`
+trace         the traceback as Python prints it
 delay         the seconds until the next attempt, from a hook's answer or Sidekiq's curve
 Counterpart: sidekiq job_retry.rb (8.1).
 """
@@ -8,22 +10,34 @@ Counterpart: sidekiq job_retry.rb (8.1).
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-from kiqcluster.errors import Interrupted, class_name, message_of
+from kiqcluster.errors import CannotRun, Interrupted, RetryError, class_name, message_of
 from kiqcluster.process.backoff import retry_delay, retry_jitter
 from kiqcluster.process.boundary.calls import is_a
+from kiqcluster.sidekiq import backtraces
 from kiqcluster.sidekiq.outcome import Exactly
-from kiqcluster.sidekiq.payload import Payload, encode_backtrace, seconds, stamp
+from kiqcluster.sidekiq.payload import Payload, seconds, stamp
 from kiqcluster.sidekiq.ruby_json import JSON, is_unicode
 
-__all__ = ["Plan", "cause_of", "delay", "describe_error", "plan", "trace", "was_interrupted"]
+__all__ = [
+    "Plan",
+    "backtrace",
+    "cause_of",
+    "delay",
+    "describe_error",
+    "plan",
+    "trace",
+    "wanted_backtrace",
+    "was_interrupted",
+]
 
 OUR_FOLDER = str(Path(__file__).parents[1])
+MAX_FRAMES = 100  # of a traceback
 MAX_MESSAGE_CHARACTERS = 10_000  # of an error's message (sidekiq job_retry.rb)
 # `<lambda>`, `<locals>` and `<module>` would be tags on Ruby's pages, and vanish.
 TAGS_TO_PARENTHESES = str.maketrans("<>", "()")
@@ -43,11 +57,19 @@ class Plan:
     exhausted: bool
 
 
-def plan(payload: Payload, queue: str, error: BaseException, option: JSON, max_retries: int, now: float) -> Plan:
+def plan(
+    payload: Payload,
+    queue: str,
+    error: BaseException,
+    option: JSON,
+    max_retries: int,
+    now: float,
+    backtrace: str | None = None,
+) -> Plan:
     """Return what a failure writes into the payload and whether attempts are left.
 
     queue: where the unit came from.  option: the `retry` in force; anything truthy that is no integer means
-    max_retries, as in Ruby.
+    max_retries, as in Ruby.  backtrace: as it is stored, None for none.
     """
     changes: dict[str, JSON] = {"queue": _queue(payload, queue), **describe_error(error)}
     before, first = payload.get("retry_count"), seconds(payload.get("failed_at"))
@@ -59,9 +81,8 @@ def plan(payload: Payload, queue: str, error: BaseException, option: JSON, max_r
     if first is None or "retried_at" not in changes:
         changes["failed_at"] = stamp(now)
     changes["retry_count"] = count
-    lines = payload.get("backtrace")
-    if lines:
-        changes["error_backtrace"] = encode_backtrace(_backtrace(error, lines))
+    if backtrace is not None:
+        changes[backtraces.BACKTRACE] = backtrace
     limit = option if isinstance(option, int) and not isinstance(option, bool) else max_retries
     window = payload.get("retry_for")
     if isinstance(window, int | float) and not isinstance(window, bool) and window:
@@ -87,14 +108,39 @@ def describe_error(error: BaseException) -> dict[str, JSON]:
     return {"error_message": message, "error_class": class_name(error).translate(TAGS_TO_PARENTHESES)}
 
 
-def trace(error: BaseException) -> str:
-    """Return the traceback as Python prints it, without the frames that carried the job to its code."""
+def wanted_backtrace(payload: Payload, options: Mapping[str, JSON], error: BaseException) -> JSON:
+    """Return the option `backtrace` that is in force for an error.
+
+    options: of the class.  Without the option: True, but for errors that say all by their message.
+    """
+    for given in (payload.get("backtrace"), options.get("backtrace")):
+        if given is not None:
+            return given
+    return not is_a(error, (CannotRun, RetryError))
+
+
+def backtrace(error: BaseException, wanted: JSON, pieces: Callable[[], Sequence[str]]) -> str | None:
+    """Return the traceback of an error as it is stored, None for none.
+
+    wanted: True for Python's own form; a number for so many lines of Sidekiq's, `file:line:in 'function'`, innermost
+    first.
+    pieces: returns what `trace` does.
+    """
+    if not wanted or _own(error, "__traceback__") is None:  # of one that was never raised, such as a hard time limit
+        return None
+    if isinstance(wanted, int) and not isinstance(wanted, bool):
+        return backtraces.encode(_sidekiqs(error)[:wanted])
+    return backtraces.packed(pieces())
+
+
+def trace(error: BaseException) -> list[str]:
+    """Return the traceback as Python prints it, a frame or a message each: the innermost frames of the application."""
     try:
-        summary = traceback.TracebackException.from_exception(error)
+        summary = traceback.TracebackException.from_exception(error, limit=-MAX_FRAMES)
         summary.stack = traceback.StackSummary.from_list(own_frames(summary.stack))
-        return "".join(summary.format())
+        return list(summary.format())
     except BaseException as failure:  # noqa: BLE001  # a class may have a __traceback__ or a __cause__ of its own
-        return f"(its traceback cannot be shown: {class_name(failure)})"
+        return [f"(its traceback cannot be shown: {class_name(failure)})"]
 
 
 def cause_of(error: BaseException) -> BaseException | None:
@@ -125,14 +171,13 @@ def _queue(payload: Payload, queue: str) -> str:
     return other if isinstance(other, str) and other else queue
 
 
-def _backtrace(error: BaseException, lines: JSON) -> list[str]:
-    """Return `file:line:in 'function'`, innermost first, as Ruby's pages show them.  lines: True, or how many."""
+def _sidekiqs(error: BaseException) -> list[str]:
+    """Return `file:line:in 'function'`, innermost first, as Ruby's pages show them."""
     frames = own_frames(traceback.extract_tb(_own(error, "__traceback__")))
-    shown = [
+    return [
         f"{frame.filename}:{frame.lineno}:in '{frame.name}'".translate(TAGS_TO_PARENTHESES)
         for frame in reversed(frames)
     ]
-    return shown[:lines] if isinstance(lines, int) and not isinstance(lines, bool) else shown
 
 
 def _own(error: BaseException, name: str) -> Any:

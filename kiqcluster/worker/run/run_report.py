@@ -8,7 +8,7 @@ Each processor has one, because a tally has one writer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import CannotRun, RetryError
@@ -99,7 +99,7 @@ class RunReport:
         """Log what became of a unit that is not done, and tell the poller of one that is due again."""
         if run.failure is not None:
             detail = f", in {outcome.at - self._clock.now():.0f} s" if isinstance(outcome, Retry) else ""
-            self.log_failed(OUTCOME_WORDS[type(outcome)], run.failure, run.seconds, detail)
+            self.log_failed(OUTCOME_WORDS[type(outcome)], run.failure, run.seconds, detail, run.trace)
         elif type(outcome) is Interrupted:
             self.emit("job_interrupted", elapsed=run.seconds, **extra_fields(run.context))
         elif self.lines is not None:
@@ -119,14 +119,33 @@ class RunReport:
     def _emit_done(self, _payload: Payload, _name: str, _queue: str, elapsed: float) -> None:
         self.emit("job_done", elapsed=elapsed, **extra_fields(current_job()))
 
-    def log_failed(self, outcome: str, error: BaseException, elapsed: float = 0.0, detail: str = "") -> None:
+    def log_failed(
+        self,
+        outcome: str,
+        error: BaseException,
+        elapsed: float = 0.0,
+        detail: str = "",
+        trace: Sequence[str] | None = None,
+    ) -> None:
+        """Log a failure.  trace: of the error, where it is known already."""
         described = retry.describe_error(error)
-        trace = "" if is_a(error, (CannotRun, RetryError)) else retry.trace(error)
+        if is_a(error, (CannotRun, RetryError)):
+            trace = ()
+        elif trace is None:
+            trace = retry.trace(error)
         text = f"{described['error_class']}: {described['error_message']}"
         fields = extra_fields(current_job())
         if self.lines is not None:
             fields = {**described, **fields}
-        self.emit("job_failed", outcome=outcome, detail=detail, elapsed=elapsed, error=text, traceback=trace, **fields)
+        self.emit(
+            "job_failed",
+            outcome=outcome,
+            detail=detail,
+            elapsed=elapsed,
+            error=text,
+            traceback="".join(trace),
+            **fields,
+        )
 
     def conclude_timed_out(self, run: JobRun, payload: Payload, outcome: Outcome, reason: BaseException) -> None:
         """Log and count a unit that was ended by its `timeout_hard`, in another thread than its own."""

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from kiqcluster.api import JobRecord
-from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.payload import WRAPPERS, encode_backtrace, wrap
+from kiqcluster.sidekiq import backtraces, ruby_json
+from kiqcluster.sidekiq.payload import WRAPPERS, wrap
 
 NOW = 1_795_168_740.5
 
@@ -144,7 +144,7 @@ LINES = ["a.rb:1:in `x'", "ü.py:2:in 'y'"]
 @pytest.mark.parametrize(
     ("stored", "lines"),
     [
-        (encode_backtrace(LINES), LINES),
+        (backtraces.encode(LINES), LINES),
         (base64.encodebytes(zlib.compress(json.dumps(LINES * 99).encode())).decode(), LINES * 99),  # 6.4: line breaks
         (LINES, LINES),  # before 6.0.1
         ([1, "a"], ["a"]),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import zlib
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -27,9 +25,7 @@ from kiqcluster.sidekiq.payload import (
     build,
     check_arguments,
     check_queue_name,
-    decode_backtrace,
     deferral_count,
-    encode_backtrace,
     kept,
     new_jid,
     new_jids,
@@ -310,20 +306,6 @@ class TestRead:
 )
 def test_a_time_of_any_sidekiq_is_read_as_seconds(value: Any, expected: float | None) -> None:
     assert seconds(value) == expected
-
-
-class TestBacktrace:
-    def test_lines_come_back(self) -> None:
-        lines = ["/app/jobs.py:3:in 'perform'", "é:1:in 'f'"]
-
-        assert decode_backtrace(encode_backtrace(lines)) == lines
-
-    def test_the_line_breaks_of_sidekiq_6_do_not_matter(self) -> None:
-        lines = [f"/some/long/path/{number}.rb:{number}:in `perform'" for number in range(50)]
-        stored = base64.encodebytes(zlib.compress(ruby_json.encode(lines))).decode()
-
-        assert "\n" in stored.strip()
-        assert decode_backtrace(stored) == lines
 
 
 class TestWrap:

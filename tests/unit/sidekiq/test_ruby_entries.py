@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kiqcluster.errors import MalformedPayload
-from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, WRAPPERS, bare, encode_backtrace, read
+from kiqcluster.sidekiq import backtraces
+from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, WRAPPERS, bare, read
 from kiqcluster.sidekiq.ruby_entries import misfits, ruby_entry
 from kiqcluster.sidekiq.ruby_json import decode, encode
 from tests.shapes import BREAKING, KEYS, SHAPES
@@ -29,7 +30,7 @@ SOUND: dict[str, Any] = {
     "tags": ["a"],
     "error_class": "E",
     "error_message": "",
-    "error_backtrace": encode_backtrace(["a:1:in 'f'"]),
+    "error_backtrace": backtraces.encode(["a:1:in 'f'"]),
 }
 RAW = encode(SOUND)
 ENVELOPE = {**SOUND, "class": WRAPPERS[1], "wrapped": "SyncJob", "args": [{"arguments": [1]}]}

@@ -24,7 +24,16 @@ from kiqcluster.worker.run.job_run import JobRun
 from tests.carried import each_alone, left_alone, together
 from tests.unit.worker.run.test_execution import Feature, Worker, fail
 
-FAILURE = {"queue", "error_class", "error_message", "failed_at", "retried_at", "retry_count", "interrupted_count"}
+FAILURE = {
+    "queue",
+    "error_class",
+    "error_message",
+    "error_backtrace",
+    "failed_at",
+    "retried_at",
+    "retry_count",
+    "interrupted_count",
+}
 BEGUN = {"deferred", "deferred_by", "kiq_rate"}  # that a job which has begun does not have any more
 TRANSIENT = {"queue", "at", "enqueued_at"}  # that a job which waits in a set does not have
 OWNED: dict[type[Outcome], set[str]] = {

@@ -15,7 +15,7 @@ import pytest
 
 from kiqcluster import DISCARD, KILL, Interrupted, Job, current_job, job
 from kiqcluster.application.registry import Definition, Registry
-from kiqcluster.errors import RedisRefused, RedisUnavailable, StoreError, UsageError
+from kiqcluster.errors import RedisRefused, RedisUnavailable, RetryError, StoreError, UsageError
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.stacks import ServerFeature, Stacks, using_stacks
 from kiqcluster.process.config import Config
@@ -23,10 +23,11 @@ from kiqcluster.process.events import Events, Fields
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Run, Runtime, Setup
 from kiqcluster.process.tallies import MIN_CPU_MEASURED_SECONDS
+from kiqcluster.sidekiq import backtraces
 from kiqcluster.sidekiq.active_job import WRAPPER
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Outcome, Parked, Requeue, Retry
 from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome
-from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, bare, decode_backtrace, kept
+from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, bare, kept
 from kiqcluster.sidekiq.ruby_entries import misfits
 from kiqcluster.sidekiq.ruby_json import decode, encode
 from kiqcluster.store.engine.units import GO, BeginVerdict, Unit
@@ -264,7 +265,9 @@ class TestFailure:
         now = worker.clock.now()
         assert isinstance(outcome, Retry)
         assert now + 15 <= outcome.at < now + 25
-        assert entry(outcome) == {
+        kept = entry(outcome)
+        assert kept.pop("error_backtrace")
+        assert kept == {
             "retry": True,
             "queue": "default",
             "args": [],
@@ -374,14 +377,43 @@ class TestFailure:
 
         assert worker.counted()["broken", "default"]["retried"] == 1
 
-    def test_a_backtrace_is_stored_when_asked_for(self, worker: Worker) -> None:
-        job(name="broken")(fail)
+    @pytest.mark.parametrize(
+        ("options", "given", "first"),
+        [
+            ({}, {}, "Traceback (most recent call last):"),
+            ({"backtrace": False}, {"backtrace": True}, "Traceback (most recent call last):"),
+            ({}, {"backtrace": 1}, ":in 'fail'"),
+        ],
+    )
+    def test_the_traceback_is_kept(self, worker: Worker, options: Any, given: Any, first: str) -> None:
+        job(name="broken", **options)(fail)
 
-        lines = decode_backtrace(entry(worker.run("broken", backtrace=1))["error_backtrace"])
+        lines = backtraces.decode(entry(worker.run("broken", **given))["error_backtrace"])
 
         assert lines is not None
-        assert len(lines) == 1
-        assert lines[0].endswith("in 'fail'")
+        assert lines[0].endswith(first)
+
+    @pytest.mark.parametrize(("options", "given"), [({"backtrace": False}, {}), ({}, {"backtrace": False})])
+    def test_it_can_be_switched_off(self, worker: Worker, options: Any, given: Any) -> None:
+        job(name="broken", **options)(fail)
+
+        assert "error_backtrace" not in entry(worker.run("broken", **given))
+
+    def test_a_failure_without_one_does_not_keep_that_of_an_earlier_failure(self, worker: Worker) -> None:
+        @job(name="waits")
+        def wait() -> None:
+            raise RetryError("not yet")
+
+        payload = entry(worker.run("waits", error_backtrace=backtraces.encode(["of another"])))
+
+        assert "error_backtrace" not in payload
+        assert payload["error_message"] == "not yet"
+
+    def test_a_job_that_is_done_reads_no_traceback(self, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("kiqcluster.worker.run.retry.trace", None)
+        job(name="fine")(lambda: None)
+
+        assert worker.run("fine") == Done()
 
     @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), MemoryError()])
     def test_no_error_whatsoever_gets_past(self, worker: Worker, error: BaseException) -> None:

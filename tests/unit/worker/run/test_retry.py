@@ -7,8 +7,19 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.sidekiq.payload import decode_backtrace
-from kiqcluster.worker.run.retry import MAX_DELAY_SECONDS, MAX_MESSAGE_CHARACTERS, Plan, delay, describe_error, plan
+from kiqcluster.errors import CannotRun, RetryError
+from kiqcluster.sidekiq import backtraces
+from kiqcluster.worker.run.retry import (
+    MAX_DELAY_SECONDS,
+    MAX_MESSAGE_CHARACTERS,
+    Plan,
+    backtrace,
+    delay,
+    describe_error,
+    plan,
+    trace,
+    wanted_backtrace,
+)
 
 NOW = 1_795_168_740.5
 
@@ -154,27 +165,87 @@ class TestQueue:
 
 
 class TestBacktrace:
-    def stored(self, lines: Any) -> list[str] | None:
-        changes = planned({"backtrace": lines}, error=raised(ValueError("x"))).changes
-        return decode_backtrace(changes["error_backtrace"]) if "error_backtrace" in changes else None
+    def stored(self, wanted: Any, error: BaseException | None = None) -> list[str] | None:
+        raised_error = raised(error or ValueError("x"))
+        stored = backtrace(raised_error, wanted, lambda: trace(raised_error))
+        return None if stored is None else backtraces.decode(stored)
 
-    def test_it_is_stored_innermost_first_as_rubys_pages_show_it(self) -> None:
+    def test_it_is_what_python_prints(self) -> None:
         lines = self.stored(True)
 
         assert lines is not None
-        assert [line.rpartition(":in ")[2] for line in lines] == ["'innermost'", "'outer'", "'raised'"]
+        assert lines[0] == "Traceback (most recent call last):"
+        assert [line.split(", in ")[1] for line in lines if line.startswith("  File")] == [
+            "raised",
+            "outer",
+            "innermost",
+        ]
+        assert "        raise error" not in lines
+        assert "    raise error" in lines
+        assert lines[-1] == "ValueError: x"
+
+    @pytest.mark.parametrize(("wanted", "count"), [(1, 1), (2, 2), (99, 3), (10**400, 3)])
+    def test_a_number_is_so_many_lines_of_sidekiqs_form_innermost_first(self, wanted: int, count: int) -> None:
+        lines = self.stored(wanted)
+
+        assert lines is not None
+        assert [line.rpartition(":in ")[2] for line in lines] == ["'innermost'", "'outer'", "'raised'"][:count]
         assert all(line.split(":")[1].isdigit() for line in lines)
 
-    @pytest.mark.parametrize(("lines", "count"), [(1, 1), (2, 2), (99, 3), (10**400, 3), ("all", 3), (2.5, 3)])
-    def test_it_has_as_many_lines_as_asked_for(self, lines: Any, count: int) -> None:
-        stored = self.stored(lines)
+    @pytest.mark.parametrize("wanted", [False, 0, "", []])
+    def test_it_can_be_switched_off(self, wanted: Any) -> None:
+        assert self.stored(wanted) is None
 
-        assert stored is not None
-        assert len(stored) == count
+    def test_it_has_the_causes(self) -> None:
+        def cause() -> None:
+            try:
+                raise LookupError("cause")
+            except LookupError as error:
+                raise ValueError("effect") from error
 
-    @pytest.mark.parametrize("lines", [False, None, 0, "", []])
-    def test_without_being_asked_for_there_is_none(self, lines: Any) -> None:
-        assert self.stored(lines) is None
+        with pytest.raises(ValueError, match="effect") as caught:
+            cause()
+        lines = "".join(trace(caught.value)).splitlines()
+
+        assert lines.index("LookupError: cause") < lines.index(
+            "The above exception was the direct cause of the following exception:"
+        )
+        assert lines[-1] == "ValueError: effect"
+
+    def test_it_has_no_values_of_variables(self) -> None:
+        def keep(secret: str) -> None:
+            raise ValueError("x")
+
+        with pytest.raises(ValueError, match="x") as caught:
+            keep("hidden" + "word")
+        assert "hiddenword" not in "".join(trace(caught.value))
+
+    def test_a_recursion_without_end_stays_small(self) -> None:
+        def one(depth: int) -> None:
+            two(depth + 1)
+
+        def two(depth: int) -> None:
+            one(depth + 1)
+
+        with pytest.raises(RecursionError) as caught:
+            one(0)
+        assert len(trace(caught.value)) < 110
+
+    @pytest.mark.parametrize(
+        ("payload", "options", "error", "wanted"),
+        [
+            ({}, {}, ValueError(), True),
+            ({"backtrace": None}, {"backtrace": None}, ValueError(), True),
+            ({}, {"backtrace": False}, ValueError(), False),
+            ({"backtrace": True}, {"backtrace": False}, ValueError(), True),
+            ({"backtrace": False}, {"backtrace": 5}, ValueError(), False),
+            ({"backtrace": 3}, {}, RetryError("not yet"), 3),
+            ({}, {}, RetryError("not yet"), False),
+            ({}, {}, CannotRun("no"), False),
+        ],
+    )
+    def test_the_payload_goes_before_the_class(self, payload: Any, options: Any, error: Exception, wanted: Any) -> None:
+        assert wanted_backtrace(payload, options, error) == wanted
 
 
 class Unspeakable(Exception):
@@ -230,10 +301,9 @@ def test_names_in_angle_brackets_are_written_so_that_rubys_pages_show_them() -> 
     class Local(Exception):
         pass
 
-    named = describe_error(Local("x"))["error_class"]
-    changes = planned({"backtrace": True}, error=raised((lambda: Local("x"))())).changes
+    error = raised((lambda: Local("x"))())
+    lines = backtraces.decode(backtrace(error, 9, list))
 
-    assert named.endswith(".(locals).Local")
-    lines = decode_backtrace(changes["error_backtrace"])
+    assert str(describe_error(error)["error_class"]).endswith(".(locals).Local")
     assert lines is not None
-    assert not any("<" in line for line in (*lines, changes["error_class"]))
+    assert not any("<" in line for line in lines)

@@ -13,7 +13,7 @@ from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.client.router import options_of
 from kiqcluster.errors import InvalidPush
 from kiqcluster.process.runtime import Setup
-from kiqcluster.sidekiq.payload import WRAPPED
+from kiqcluster.sidekiq.payload import WRAPPED, check_storable
 from kiqcluster.sidekiq.ruby_entries import misfits
 from kiqcluster.sidekiq.ruby_json import JSON
 
@@ -44,9 +44,14 @@ def read_item(setup: Setup, item: Mapping[str, Any]) -> tuple[str, Definition | 
 
 
 def check_presentable(item: Mapping[str, Any], name: str, options: Mapping[str, JSON], arguments: Any) -> None:
-    """Raise InvalidPush for a key that Ruby's pages cannot show.  arguments: of the job, or of the first of many."""
+    """Check the keys of an item.  arguments: of the job, or of the first of many.
+
+    Raises InvalidPush for one that Ruby's pages cannot show, InvalidArguments for a value that JSON cannot store.
+    """
     if WRAPPED in options:
         raise InvalidPush(f"{WRAPPED} marks entries that keep other bytes; no push may have it")
+    for key, value in options.items():
+        check_storable(value, key)
     arguments = arguments if isinstance(arguments, list) else []  # another type is refused later, with a better message
     for key in misfits({"args": arguments, "class": name, "jid": item.get("jid", "-"), **options}):
         raise InvalidPush(

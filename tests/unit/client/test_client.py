@@ -237,6 +237,16 @@ class TestItems:
         with pytest.raises(InvalidPush, match="entry 1: "):
             Client().push_bulk({"class": "X", "args": [[1], [2]], "at": [1.0, "tomorrow"]})
 
+    @pytest.mark.parametrize("value", [float("inf"), float("nan"), [float("-inf")], {"a": "\ud800"}])
+    def test_a_key_that_would_become_another_value_is_refused(self, setup: Setup, value: Any) -> None:
+        """msgspec writes null for what is no number."""
+        with pytest.raises(InvalidArguments, match="some_key"):
+            Client(setup=setup).push({"class": "X", "args": [], "some_key": value})
+
+    def test_the_mark_of_an_entry_that_keeps_other_bytes_is_refused(self, setup: Setup) -> None:
+        with pytest.raises(InvalidPush, match="kiq_wrapped"):
+            Client(setup=setup).push({"class": "X", "args": ['{"class":"Y","args":[]}'], "kiq_wrapped": "text"})
+
     def test_a_key_that_json_cannot_hold_is_refused(self, setup: Setup) -> None:
         with pytest.raises(InvalidPush, match="X: the payload holds what JSON cannot"):
             Client().push({"class": "X", "args": [], "custom": object()})

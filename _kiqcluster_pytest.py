@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from kiqcluster.process.delivery import Refusal
     from kiqcluster.process.runtime import Setup
     from kiqcluster.store import Store
     from kiqcluster.testing import Cluster, Fake, FrozenClock, Inline, RedisServer
@@ -71,24 +72,6 @@ def _checked(mode: object, place: str) -> str:
     return str(mode)
 
 
-class Refusal:
-    """Takes no job, for the test has not said where to; a store that the caller names gets its own."""
-
-    def deliver(self, jobs: Sequence[Any], store: object) -> bool:
-        if store is not None or not jobs:
-            return False
-        from kiqcluster.errors import UsageError
-
-        raise UsageError(
-            "this test pushes a job, and says neither to keep it nor where to send it; use the fixture kiq_fake or "
-            "kiq_inline, or kiq_store for a Redis of the tests; `kiq_mode = fake` in pytest's configuration is for a "
-            "whole suite, and `kiq_mode = real` sends to the Redis that the application is configured for"
-        )
-
-    def cancel(self, _jid: str) -> bool:
-        return False  # it has no job
-
-
 class Acting(Loader):
     """A loader that does something once it has executed its module.  It wraps the other one, which may load others too.
 
@@ -132,30 +115,30 @@ class WhenImported:
 
 
 @contextmanager
-def _refusing() -> Iterator[None]:
-    """Refuse pushes to the Redis of the configuration; of an application that is imported later, too."""
+def _without_kit(mode: str) -> Iterator[None]:
+    """Refuse pushes to the Redis of the configuration, or send them there; of an application imported later, too."""
     if RUNTIME in sys.modules:
-        with _delivering(Refusal()):
-            yield
+        from kiqcluster.process.runtime import current_setup
+
+        setup = current_setup()
+        before, setup.delivery = setup.delivery, _receiver(mode)
+        yield
+        setup.delivery = before
         return
 
-    def refuse(runtime: ModuleType) -> None:
-        runtime.current_setup().delivery = Refusal()
+    def decide(runtime: ModuleType) -> None:
+        runtime.current_setup().delivery = _receiver(mode)
 
-    finder = WhenImported(RUNTIME, refuse)
+    finder = WhenImported(RUNTIME, decide)
     sys.meta_path.insert(0, finder)
     yield
     finder.remove()
 
 
-@contextmanager
-def _delivering(delivery: Refusal | None) -> Iterator[None]:
-    from kiqcluster.process.runtime import current_setup
+def _receiver(mode: str) -> Refusal | None:
+    from kiqcluster.process.delivery import Refusal
 
-    setup = current_setup()
-    before, setup.delivery = setup.delivery, delivery
-    yield
-    setup.delivery = before
+    return Refusal() if mode == "refuse" else None
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -166,10 +149,8 @@ def _kiq_suite(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _mode(name: str) -> AbstractContextManager[object]:
-    if name == "real":
-        return nullcontext()
-    if name == "refuse":
-        return _refusing()
+    if name in ("real", "refuse"):
+        return _without_kit(name)
     from kiqcluster.testing import fake, inline
 
     return fake() if name == "fake" else inline()
@@ -194,7 +175,7 @@ def _kiq_mode(request: pytest.FixtureRequest) -> Iterator[None]:
     setup = current_setup()
     before = setup.delivery
     if mode in ("refuse", "real"):
-        setup.delivery = Refusal() if mode == "refuse" else None
+        setup.delivery = _receiver(mode)
     elif mode is not None:
         request.getfixturevalue(f"kiq_{mode}")
     yield

@@ -18,9 +18,8 @@ import os
 import site
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
+from traceback import walk_stack
 
 from kiqcluster.ipc.operating_system import count_threads
 from kiqcluster.ipc.stdio import flush_output
@@ -69,21 +68,15 @@ def foreign_threads() -> list[str]:
 
 def _entry(ident: int, target: object) -> str:
     """Return the function at the bottom of a thread's stack; target: what it was made with, if that is not Python's."""
-    for frame in reversed(list(_frames(sys._current_frames().get(ident)))):
+    for frame, _ in reversed(list(walk_stack(sys._current_frames().get(ident)))):
         if frame.f_globals.get("__name__") != "threading":
             return f"{frame.f_code.co_qualname} in {frame.f_code.co_filename}"
     return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', target)}"
 
 
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
 def _can_start_again() -> bool:
     """Return whether Python itself runs our program, not a launcher in this process, and heeds PYTHONPATH."""
-    names = [frame.f_globals.get("__name__") for frame in _frames(sys._getframe())]
+    names = [frame.f_globals.get("__name__") for frame, _ in walk_stack(sys._getframe())]
     callers = [name for name in names if name not in (__name__, "runpy")]
     is_direct = callers[1:] == ["__main__"]  # `main`, called by the script, or by `python -m`
     return is_direct and bool(sys.executable) and not sys.flags.ignore_environment and not hasattr(sys, "frozen")

@@ -2,6 +2,7 @@
 
 Ready            a job as it is written
 Delivery         a receiver of jobs, for tests (Setup.delivery)
+Refusal          the receiver of a test that has chosen none; runs_a_test: whether this process needs that
 Deferral         puts writes off until a transaction is committed (Setup.deferral)
 VIA              the shard that the caller has chosen (Client.via)
 ASIDE            what takes the jobs of one call instead of Redis, as an outbox does
@@ -11,11 +12,14 @@ allow_unrouted   lets calls of a context use the default shard, also with `stric
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from traceback import walk_stack
 from typing import Any, NamedTuple, Protocol
 
+from kiqcluster.errors import UsageError
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.store import Store
@@ -29,7 +33,9 @@ __all__ = [
     "Delivery",
     "OutsideSource",
     "Ready",
+    "Refusal",
     "allow_unrouted",
+    "runs_a_test",
 ]
 
 # The shard of the surrounding `Client.via`, None for the configured Redis.
@@ -61,6 +67,37 @@ class Delivery(Protocol):
 
     def cancel(self, jid: str) -> bool:
         """Remove a job that waits; return whether it was there."""
+
+
+class Refusal:
+    """Takes no job, for the test has not said where to; a store that the caller names gets its own."""
+
+    def deliver(self, jobs: Sequence[Ready], store: Store | None) -> bool:
+        """Raises UsageError."""
+        if store is not None or not jobs:
+            return False
+        raise UsageError(
+            "this test pushes a job, and says neither to keep it nor where to send it; push it within "
+            "`with kiqcluster.testing.fake():` or `inline()`; with pytest, use the fixture kiq_fake or kiq_inline, or "
+            "kiq_store for a Redis of the tests, and `kiq_mode = fake` in its configuration for a whole suite. `with "
+            "kiqcluster.testing.real():` and `kiq_mode = real` send to the Redis that the application is configured for"
+        )
+
+    def cancel(self, jid: str) -> bool:  # noqa: ARG002
+        return False  # it has no job
+
+
+def runs_a_test() -> bool:
+    """Return whether a thread of this process runs tests of unittest, as `manage.py test` does.  Takes microseconds.
+
+    pytest's plugin decides by itself (_kiqcluster_pytest).
+    """
+    tops = sys._current_frames().values() if "unittest.case" in sys.modules else ()
+    return any(_is_of_runner(str(frame.f_globals.get("__name__"))) for top in tops for frame, _ in walk_stack(top))
+
+
+def _is_of_runner(module: str) -> bool:
+    return module.startswith(("unittest.", "twisted.trial.")) and module != "unittest.mock"
 
 
 class Deferral(Protocol):

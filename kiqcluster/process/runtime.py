@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Any, TypeVar, Unpack
+from typing import Any, Literal, TypeVar, Unpack
 
 from kiqcluster.errors import ApplicationError, StoreError, UnroutedCall, as_exception, class_name, message_of
 from kiqcluster.process import config_sources
@@ -20,7 +20,7 @@ from kiqcluster.process.boundary.beat_guard import BeatGuard
 from kiqcluster.process.boundary.calls import guarded, name_of
 from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.config import CodeSettings, Config
-from kiqcluster.process.delivery import UNROUTED_ALLOWED, Deferral, Delivery, OutsideSource
+from kiqcluster.process.delivery import UNROUTED_ALLOWED, Deferral, Delivery, OutsideSource, Refusal, runs_a_test
 from kiqcluster.process.events import Events, Hooks
 from kiqcluster.process.in_force import InForce
 from kiqcluster.process.middleware import Chain
@@ -100,7 +100,6 @@ class Run:
 class Setup:
     """Settings, middleware, handlers and hooks that the application declares.
 
-    delivery: receives pushes in place of Redis, for tests; None means Redis.
     deferral: puts pushes off until a transaction is committed; None means that they are written at once.
     routes: of job classes, by definition; kept by client/router.  shards: by name, as far as they were used.
     due_sources: of jobs that wait outside of Redis; integrations add them while the application is imported.
@@ -115,13 +114,29 @@ class Setup:
     hooks: Hooks = field(default_factory=Hooks)
     config: Config | None = None
     store: Store | None = None
-    delivery: Delivery | None = None
     deferral: Deferral | None = None
     routes: dict[Any, Any] = field(default_factory=dict, repr=False)
     shards: dict[str, Store] = field(default_factory=dict, repr=False)
     due_sources: list[OutsideSource] = field(default_factory=list, repr=False)
     beat_guard: BeatGuard | None = field(default=None, repr=False)
     _loaded: Config | None = None
+    _delivery: Delivery | Literal["undecided"] | None = field(default="undecided", repr=False)
+
+    @property
+    def delivery(self) -> Delivery | None:
+        """What receives pushes in place of Redis, for tests; None means Redis.
+
+        Until somebody sets it, the first push decides: in a test it is refused, so that none goes to the Redis of
+        REDIS_URL by accident, also where no plugin of a test runner knows of us.
+        """
+        found = self._delivery
+        if isinstance(found, str):
+            found = self._delivery = Refusal() if runs_a_test() else None
+        return found
+
+    @delivery.setter
+    def delivery(self, delivery: Delivery | None) -> None:
+        self._delivery = delivery
 
     def configure(self, **settings: Unpack[CodeSettings]) -> None:
         """Set configuration values; flags, environment and file override them.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
-from dataclasses import replace
+from copy import copy, deepcopy
 from functools import partial
 from pprint import pformat
 from typing import Any
@@ -33,7 +32,9 @@ def run_twice(job: Enqueuer[Any, Any] | type[Job], *args: Any, state: Callable[[
     __tracebackhide__ = True
     caught = Fake()
     options = job.options if isinstance(job, Enqueuer) else {}
-    Client(setup=replace(current_setup(), delivery=caught)).push({**options, "class": job, "args": list(args)})
+    setup = copy(current_setup())
+    setup.delivery = caught
+    Client(setup=setup).push({**options, "class": job, "args": list(args)})
     shown = f"{job.definition.name}({', '.join(map(repr, args))})"
     if not (pushed := caught.enqueued()):
         raise AssertionError(f"{shown} did not run: client middleware has stopped it")

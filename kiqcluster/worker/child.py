@@ -179,7 +179,7 @@ class Child:
         rng = Random()  # seeded from the operating system, after the fork
         os.environ["KIQ_SLOT"] = os.environ["SIDEKIQ_WORKER_ID"] = str(spec.slot)
         setup = current_setup()
-        setup.config = spec.config
+        setup.config, setup.delivery = spec.config, None
         run_put_off()
         if not spec.config.preload:  # the supervisor has done it; a function that is called twice sets up all twice
             loading.load(spec.config.require, spec.directory, spec.config.known_directory())

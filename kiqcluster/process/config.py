@@ -43,6 +43,7 @@ MAX_PORT = 65_535
 NO_LIMIT = -1  # of interruptions, as in GitLab
 LOG_FORMATS, LOG_LEVELS = ("auto", "pretty", "json"), ("debug", "info", "warning", "error")
 JOB_LOGS = ("off", "done", "full")
+EVENT_LOOPS = ("asyncio", "uvloop")
 ARGUMENT_MODES = ("raise", "warn", "off")
 SIZE_LIMITER_MODES = ("track", "compress", "raise")
 MIN_LIMITED_BYTES = 1_000  # least value of the size limiter's settings, so that small payloads need not be looked at
@@ -132,6 +133,7 @@ class Config:
     min_concurrency: int = setting(5, "fewest threads, when -c is not given", metavar="N")
     max_concurrency: int = setting(20, "most threads, when -c is not given; 0 = no limit", metavar="N")
     async_concurrency: int = setting(1_000, "async jobs that each worker process runs at once", metavar="N")
+    event_loop: str = setting("asyncio", "whose event loop runs async jobs: asyncio or uvloop", flag=False)
     timeout: float = setting(
         25.0, "seconds that running jobs get at a stop, before they are put back", short="-t", metavar="SECONDS"
     )
@@ -398,6 +400,7 @@ def _choices(config: Config) -> tuple[tuple[bool, str], ...]:
     return (
         (config.log_format in LOG_FORMATS, f"log_format is one of {', '.join(LOG_FORMATS)}"),
         (config.log_level in LOG_LEVELS, f"log_level is one of {', '.join(LOG_LEVELS)}"),
+        (config.event_loop in EVENT_LOOPS, f"event_loop is one of {', '.join(EVENT_LOOPS)}"),
         (config.job_log in JOB_LOGS, f"job_log is one of {', '.join(JOB_LOGS)}"),
         (
             config.size_limiter_mode in SIZE_LIMITER_MODES,

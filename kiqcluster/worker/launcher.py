@@ -55,7 +55,7 @@ from kiqcluster.worker.metrics.execution_metrics import ExecutionMetricsWriter
 from kiqcluster.worker.metrics.metrics_delta import Frame
 from kiqcluster.worker.metrics.worker_metrics import WorkerMetrics
 from kiqcluster.worker.process_entry import Status
-from kiqcluster.worker.run.async_processor import AsyncProcessor
+from kiqcluster.worker.run.async_processor import AsyncProcessor, new_loop
 from kiqcluster.worker.run.begins import Begins
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.feature_rows import RowsAhead
@@ -349,7 +349,8 @@ class Launcher:
         if not any(definition.is_async for definition in registry):
             return None
         parts = (self._shared_jobs, self._runtime.clock, self._on_service_crash)
-        return AsyncProcessor(self._fetch.hand_in, make_execution(), *parts)
+        loop = new_loop(self._runtime.config.event_loop)
+        return AsyncProcessor(loop, self._fetch.hand_in, make_execution(), *parts)
 
     def _make_processor(
         self, make_execution: MakeExecution, async_jobs: AsyncProcessor | None, number: int

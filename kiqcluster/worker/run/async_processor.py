@@ -25,7 +25,7 @@ from math import inf
 from threading import get_native_id
 from typing import Any
 
-from kiqcluster.errors import JobTimedOut
+from kiqcluster.errors import JobTimedOut, UsageError
 from kiqcluster.features.cancellation import Marks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
 from kiqcluster.ipc.running_jobs import RunningJobs
@@ -38,7 +38,7 @@ from kiqcluster.worker.run.decision import REQUEUE
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_run import JobRun
 
-__all__ = ["AsyncProcessor"]
+__all__ = ["AsyncProcessor", "new_loop"]
 
 MAX_PLACE_WAIT_SECONDS = 0.1  # for a place; a unit that waits for longer goes back to its queue
 BLOCKED_SECONDS = 1.0  # of one step, from which on the log says that it blocks the loop
@@ -54,6 +54,7 @@ class AsyncProcessor(Service):
 
     def __init__(
         self,
+        loop: asyncio.AbstractEventLoop,
         hand_in: HandIn,
         execution: Execution,
         running_jobs: RunningJobs,
@@ -61,7 +62,7 @@ class AsyncProcessor(Service):
         on_crash: Callable[[str, Exception], None],
     ) -> None:
         super().__init__("async", on_crash)
-        self.loop = _new_loop()
+        self.loop = loop
         self.execution = execution
         self.running_jobs = running_jobs
         self.generation = Forks.generation
@@ -389,11 +390,20 @@ class WaitedRun(AsyncRun):
         self._ended.set()
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop: uvloop's if that is installed."""
-    try:
-        import uvloop  # only where async jobs run
-    except ImportError:
+def new_loop(library: str) -> asyncio.AbstractEventLoop:
+    """Return a new event loop of asyncio, or of uvloop.  Raises UsageError where that is not installed.
+
+    uvloop is never chosen because it is there: the handlers that it has registered for forks can leave threads of C
+    libraries waiting for ever once a job has started a child process.
+    """
+    if library == "asyncio":
         return asyncio.new_event_loop()
+    try:
+        import uvloop
+    except ImportError as error:
+        raise UsageError(
+            "event_loop = uvloop, and uvloop cannot be imported; the worker does not start. Install uvloop, or leave "
+            "the setting out"
+        ) from error
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop

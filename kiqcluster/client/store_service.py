@@ -7,10 +7,10 @@ who has to do with another one.  A fork makes its own.
 from __future__ import annotations
 
 import os
-import threading
 from typing import ClassVar, Self
 from weakref import WeakKeyDictionary, finalize
 
+from kiqcluster.ipc.forks import ForkLock
 from kiqcluster.process.service import Service
 from kiqcluster.store import Store
 
@@ -23,7 +23,7 @@ class StoreService(Service):
     service_name: ClassVar[str]
     _services: ClassVar[WeakKeyDictionary[Store, dict[type, StoreService]]] = WeakKeyDictionary()
     _pid: ClassVar[int] = 0
-    _making: ClassVar[threading.Lock] = threading.Lock()
+    _making: ClassVar[ForkLock] = ForkLock()
 
     def __init__(self) -> None:
         super().__init__(self.service_name, lambda _name, _error: None)

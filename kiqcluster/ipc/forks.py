@@ -8,6 +8,8 @@ its place in the loop that runs jobs.
 2. exit_if_forked   called where the application's code returns to ours: a child ends there, since none of our code may
                     run in it.  exit_forked_children: the same for a `with` block
 
+3. ForkLock         a lock of a client: free in a child, in every process
+
 Where the application ends the child itself (os._exit, exec, multiprocessing), only the first applies.  The supervisor
 forks before `install`: neither applies to its own children.
 """
@@ -21,11 +23,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import ClassVar
+from weakref import WeakSet
 
 from kiqcluster.ipc.exits import exit_process_after
 from kiqcluster.ipc.stdio import flush_output
 
 __all__ = [
+    "ForkLock",
     "Forks",
     "call_after_fork",
     "exit_forked_children",
@@ -56,6 +61,33 @@ class Forks:
     changed = threading.Condition()  # guards the next two
     underway = 0  # forks
     holders = 0  # threads that hold forks back
+
+
+class ForkLock:
+    """A lock that is free in a forked child, which does not have the thread that held it.
+
+    For state of clients, which any process of the application may fork; the state has to be whole after each of its
+    changes, or belong to the pid that has made it.
+    """
+
+    _all: ClassVar[WeakSet[ForkLock]] = WeakSet()
+
+    def __init__(self) -> None:
+        if not ForkLock._all and hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=ForkLock._renew_all)
+        ForkLock._all.add(self)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    @classmethod
+    def _renew_all(cls) -> None:
+        for each in list(cls._all):
+            each._lock = threading.Lock()
 
 
 def install() -> None:
@@ -116,7 +148,10 @@ def exit_if_other_process(pid: int, error: BaseException | None = None) -> None:
 
 @contextmanager
 def hold_forks() -> Iterator[None]:
-    """Let no thread fork during a `with` block, unless it has waited for MAX_HOLD_SECONDS."""
+    """Let no thread of a worker fork during a `with` block, unless it has waited for MAX_HOLD_SECONDS."""
+    if not Forks.is_installed:
+        yield
+        return
     with Forks.changed:
         Forks.changed.wait_for(lambda: not Forks.underway, MAX_HOLD_SECONDS)
         Forks.holders += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from math import inf
 from time import monotonic
@@ -198,8 +198,9 @@ class Store:
 
     def close(self) -> None:
         """Close all unused connections."""
-        while self._free:
-            self._free.pop().close()
+        with suppress(IndexError):  # there is none, also when another thread has taken the last
+            while True:
+                self._free.pop().close()
 
 
 def _locate_of(address: str) -> Callable[[], Iterable[Node]]:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from threading import Lock
 from typing import Any
 
 from kiqcluster.features.payload import encryption
+from kiqcluster.ipc.forks import ForkLock
 from kiqcluster.process.job_context import JobContext
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq import ruby_json
@@ -36,7 +36,7 @@ class AddedRows:
     __slots__ = ("counts", "lock", "step")
 
     def __init__(self) -> None:
-        self.lock = Lock()
+        self.lock = ForkLock()
         self.step = b""
         self.counts: dict[str, int] = {}
 

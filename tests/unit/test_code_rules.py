@@ -47,6 +47,18 @@ ENDS_PROCESSES = {"ipc/exits.py"}
 FORKS = {"supervisor/fork.py"}
 STARTS_THREADS = {"process/service.py", "store/names.py"}  # the second: a look-up that may hang is nobody's to wait for
 
+# Locks of what any process of the application uses, which it may fork while a thread holds one.
+LOCKS_OF_CLIENTS = (
+    "application",
+    "client",
+    "contrib",
+    "features",
+    "job",
+    "process/delivery",
+    "process/runtime",
+    "tasks",
+)
+
 # How much a reader meets at once (docs/adr/0029).  A path in an exception is relative to the package.
 LINES_OF_A_FILE = 500  # fewer; a tighter rule has code go where there is room, not where it belongs
 LINES_OF_A_FUNCTION = 50  # fewer, without its decorators
@@ -186,6 +198,18 @@ class TestOperatingSystem:
     def test_every_thread_is_a_service(self) -> None:
         assert outside(STARTS_THREADS, "threading.Thread", "threading.Timer") == []
         assert outside(set(), "concurrent.futures.ThreadPoolExecutor") == []
+
+    def test_locks_of_clients_are_free_in_forked_processes(self) -> None:
+        kinds = ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore")
+        names = [f"threading.{kind}" for kind in kinds]
+        found = [
+            f"{path}:{use}"
+            for path, tree in modules().items()
+            if path.removesuffix(".py").startswith(LOCKS_OF_CLIENTS)
+            for use in uses(tree, *names)
+        ]
+
+        assert found == []
 
     def test_nothing_is_raised_into_the_thread_of_a_job(self) -> None:
         """Timeouts, cancellations and stops ask the job, or end its process."""

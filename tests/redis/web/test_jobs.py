@@ -395,3 +395,20 @@ class FixedClock:
 
     def process_cpu(self) -> float:
         return 0.0
+
+
+class TestHiddenArguments:
+    def test_a_page_that_hides_one_says_who_may_see_it_and_how(self, site: Site) -> None:
+        @define(name="X", loggable_arguments=[0])
+        def shown(name: str, note: str) -> None: ...
+
+        for key, args in (("retry", ["ann", "secret"]), ("dead", ["ann", 5])):
+            add_entries(site.store, key, (NOW, job(1, **{"class": "X", "args": args})))
+
+        for path, is_hidden in (("/retries", True), ("/dead", False)):
+            text = site.get(path).text
+            page = site.get(unescape(re.findall(rf'href="({path}/(?!export)[^"]+)"', text)[0])).text
+            assert "ann" in page
+            assert "secret" not in text + page
+            for each in (text, page):
+                assert ("loggable_arguments; kiqctl shows it" in each) == is_hidden

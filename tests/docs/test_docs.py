@@ -40,11 +40,38 @@ def output(script: Path, server: RedisServer) -> str:
 
 
 def test_the_readmes_examples_run(tmp_path: Path, redis_server: RedisServer) -> None:
-    declaration, use = blocks(ROOT / "README.md", "python")
+    _, declaration, use = blocks(ROOT / "README.md", "python")
     (tmp_path / "app.py").write_text(declaration)
     (tmp_path / "use.py").write_text(use)
 
     assert output(tmp_path / "use.py", redis_server) == "welcome, 7\n"
+
+
+def test_the_readmes_first_job_runs(tmp_path: Path, redis_server: RedisServer) -> None:
+    (tmp_path / "app.py").write_text(blocks(ROOT / "README.md", "python")[0])
+
+    assert output(tmp_path / "app.py", redis_server) == ""
+    done = forkserver.run(
+        [sys.executable, "-m", "kiqcluster", "-r", "app", "--drain", "--listen", "off", "*"],
+        cwd=tmp_path,
+        env={"REDIS_URL": redis_server.url, "PYTHONPATH": str(ROOT)},
+    )
+    assert (done.returncode, "welcome, 7" in done.stdout) == (0, True), done.stderr
+
+
+def test_the_readmes_first_screen_is_for_those_who_use_a_framework() -> None:
+    screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:40])
+
+    assert screen.index("```python") < screen.index("'*'")
+    assert "'cronjob:*'" not in screen
+    for name, page in (
+        ("Django", "django"),
+        ("Flask", "flask"),
+        ("FastAPI", "fastapi"),
+        ("Celery", "migrate_from_celery"),
+        ("pytest", "testing"),
+    ):
+        assert re.search(rf"^\| {name} \|.*docs/guides/{page}\.md", screen, re.MULTILINE), name
 
 
 @pytest.mark.parametrize(

@@ -306,11 +306,12 @@ class Heartbeat(Service):
 
     def _listen(self, until: float) -> None:
         """Wait for messages and remote signals until the next beat is due."""
-        keys, clock, identity = self._store.keys, self._runtime.clock, self._status.identity()
-        control, signals = keys.control(identity), keys.signals(identity)
+        keys, clock = self._store.keys, self._runtime.clock
         while (left := until - clock.monotonic()) > 0 and not self.stopping.is_set():
+            identity = self._status.identity()
+            control, signals = keys.control(identity), keys.signals(identity)
             self._connection.send(("BLPOP", control, signals, f"{max(left, MIN_BLPOP_SECONDS):.3f}"))
-            reply = self._await_reply(clock.monotonic() + left + BLPOP_MARGIN_SECONDS)
+            reply = self._await_reply(clock.monotonic() + left + BLPOP_MARGIN_SECONDS, identity)
             if reply is not None:
                 name, word = reply
                 if name == signals.encode():
@@ -320,9 +321,10 @@ class Heartbeat(Service):
                 # Whoever pressed the button looks at the page.
                 until = min(until, clock.monotonic() + BEAT_AFTER_SIGNAL_SECONDS)
 
-    def _await_reply(self, deadline: float) -> Reply:
-        """Return the reply to the command that was sent; None if this thread is to stop before it arrives.
+    def _await_reply(self, deadline: float, identity: str) -> Reply:
+        """Return the reply to the command that was sent; None if nobody wants it any more.
 
+        That is so when this thread is to stop, and when the process has another identity than the one it waits for.
         A beat that is asked for meanwhile goes over another connection.
         """
         while not self.stopping.is_set():
@@ -333,6 +335,9 @@ class Heartbeat(Service):
             self._wait_for_either(left)
             if self._signal_pipe.was_woken():
                 self._beat_on_other_connection()
+                if self._status.identity() != identity:
+                    self._connection.close()
+                    return None
             for reply in self._connection.receive():
                 if isinstance(reply, Exception):
                     raise reply

@@ -334,6 +334,7 @@ class Launcher:
             lambda: self._manager.wake(),
             concurrency,
             [definition.local.get("max_retries_after_interruption") for definition in registry],
+            lambda: self._heartbeat.beat_soon(),  # messages are sent to the new identity from now on
         )
 
     def _make_manager(

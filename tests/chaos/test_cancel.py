@@ -52,7 +52,10 @@ STEP_SECONDS = 0.3  # from one fault to the next
 SHORT_FREEZE_SECONDS = 0.3
 RECOVER_AFTER_SECONDS = 2.0  # silence_timeout is off, for a supervisor would kill what is frozen
 LONG_FREEZE_EVERY = sized(8, 40)  # steps
-TOLD_SECONDS = 3.0  # in which each process has read a mark: a long freeze, or a connection that broke
+MAX_LOST_REPLIES = 3  # of one script, one after the other; after each a heartbeat pauses for a second
+# In which each process has read a mark: a long freeze, a connection that broke, replies that were lost.  Less than the
+# ten seconds from one beat to the next: a process is told, and does not find out.
+TOLD_SECONDS = 3.0 + MAX_LOST_REPLIES + 1
 TIMEOUT_SECONDS = sized(60, 900)
 ENVIRON = {
     "KIQ_RECOVER_AFTER": str(RECOVER_AFTER_SECONDS),
@@ -220,7 +223,7 @@ class Fleet:
             return
         script = self.stage.rng.choice((SETTLE, BEGIN, MARK_CANCELLED, MOVE_ENTRIES, RECORD_JOB, PUBLISH))
         self.proxy.forget()
-        self.proxy.lose_replies(script.digest.encode(), times=self.stage.rng.randint(1, 3))
+        self.proxy.lose_replies(script.digest.encode(), times=self.stage.rng.randint(1, MAX_LOST_REPLIES))
 
     def strike(self, number: int) -> None:
         """Let something happen to it."""

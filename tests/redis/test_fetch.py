@@ -47,6 +47,7 @@ class Bench:
         self.events: list[str] = []
         self.members: list[Member] = []
         self.pokes = 0
+        self.rejoined: list[str] = []
         events = Events()
         events.listen(lambda name, _: self.events.append(name))
         self.runtime = runtime = Runtime(Config(), store, setup, events, clock or SystemClock())
@@ -60,6 +61,7 @@ class Bench:
             self.members.append,
             self._poke,
             death_limits=death_limits,
+            on_rejoined=lambda: self.rejoined.append(self.fetch.member.identity),
         )
         self.shared, self.coordinator = self.fetch._shared, self.fetch._coordinator
         self.engine.join(self.fetch.member)
@@ -373,6 +375,7 @@ def test_a_process_that_others_recovered_goes_on_under_a_new_identity(bench: Ben
     assert bench.members[-1] == bench.fetch.member
     assert bench.store.call("ZCARD", bench.store.keys.retry) == 0
     assert "worker_fenced" in bench.events
+    assert bench.rejoined == [bench.fetch.member.identity]
 
 
 def test_after_a_lost_reply_nothing_is_lost_and_nothing_is_held_twice(bench: Bench, redis_server: RedisServer) -> None:

@@ -24,7 +24,7 @@ from kiqcluster.worker.fleet_checks import json_doubt
 from kiqcluster.worker.heartbeat import BEATS_PER_CHECK, Heartbeat, HeartbeatCallbacks
 from kiqcluster.worker.process_entry import MAX_SHOWN_BYTES, MAX_SHOWN_QUEUES, Status
 from kiqcluster.worker.run.job_run import JobRun
-from tests.kit import ManualClock, wait_until
+from tests.kit import TIMEOUT_SECONDS, ManualClock, wait_until
 
 IDENTITY = "host:1:abc"
 PAYLOAD = b'{"class":"X","queue":"default","args":[],"jid":"a"}'
@@ -105,7 +105,7 @@ def bench(store: Store, setup: Setup) -> Iterator[Bench]:
     bench = Bench(store, setup)
     yield bench
     bench.heartbeat.stop()
-    bench.heartbeat.join(5)
+    bench.heartbeat.join(TIMEOUT_SECONDS)
 
 
 @pytest.fixture
@@ -415,6 +415,17 @@ def test_messages_and_signals_are_heard_while_it_waits(listening: Bench, store: 
     assert listening.heard == [Message("quiet", scope="process", lease=5.0, by="me", id="1"), "TSTP"]
 
 
+def test_a_new_identity_hears_its_messages_at_once(listening: Bench, store: Store) -> None:
+    """Others have recovered this process, and it has joined again; its next beat is up to ten seconds away."""
+    listening.identity = "host:1:def"
+
+    listening.heartbeat.beat_soon()
+    control_messages.send(store, listening.identity, Message("quiet", scope="process", lease=5.0, by="me", id="1"))
+    wait_until(lambda: listening.heard, "the message to be heard")
+
+    assert store.call("SMEMBERS", store.keys.processes) == [b"host:1:def"]
+
+
 def test_a_message_about_cancelled_jobs_has_the_marks_read_at_once(listening: Bench, store: Store) -> None:
     wait_until(lambda: listening.cancelled, "the first beat")
     listening.cancelled.clear()
@@ -495,7 +506,7 @@ def test_what_is_no_message_is_dropped_and_the_next_one_heard(listening: Bench, 
 
 def test_a_heartbeat_that_is_stopped_takes_no_message_any_more(listening: Bench, store: Store) -> None:
     listening.heartbeat.stop()
-    assert listening.heartbeat.join(5)
+    assert listening.heartbeat.join(TIMEOUT_SECONDS)
 
     control_messages.send(store, IDENTITY, Message("quiet"))
 

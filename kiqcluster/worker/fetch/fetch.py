@@ -66,8 +66,9 @@ class ReliableFetch:
         wake_manager: Callable[[], None],
         processors: int = 1,
         death_limits: Iterable[int | None] = (),
+        on_rejoined: Callable[[], None] = lambda: None,
     ) -> None:
-        """death_limits: of job classes, `max_retries_after_interruption`."""
+        """death_limits: of job classes, `max_retries_after_interruption`.  on_rejoined: it has a new identity."""
         self._runtime = runtime
         self._engine = engine
         self._order = order
@@ -76,6 +77,7 @@ class ReliableFetch:
         self._shared = LockedCoordinator(order, self._in_flight, runtime.clock, wake_manager, processors)
         self._coordinator = self._shared.coordinator
         self._membership = Membership(engine, new_member, on_member, self._shared.ended)
+        self._on_rejoined = on_rejoined
         self.hand_lists = HandLists(engine, runtime.clock, runtime.config.recover_after)
         self._health = RedisHealth(runtime)
         self._hands_health = RedisHealth(runtime)  # of the manager
@@ -443,6 +445,7 @@ class ReliableFetch:
         old = self.member
         if self._membership.rejoin(self._connection):
             self._shared.reset()
+            self._on_rejoined()
             self._runtime.events.emit("worker_fenced", old=old.identity, new=self.member.identity)
 
     def _now(self) -> float:

@@ -140,7 +140,7 @@ class Supervisor:
 
 def make_supervisor(ends: Sequence[socket.socket], path: str) -> Supervisor:
     state, selector = ClusterState(), selectors.DefaultSelector()
-    metrics = ClusterMetrics(state, CLOCK)
+    metrics = ClusterMetrics(state, CLOCK, Events())
     endpoints = Endpoints(state, "", lambda: None, metrics, lambda _: None, selector, CLOCK, Events())
     endpoints.listen(f"unix:{path}")
     supervisor = Supervisor(selector, metrics, endpoints)

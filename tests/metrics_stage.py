@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry
 
 from kiqcluster.ipc.negotiation import TEXT
+from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import Family, Labels, Row
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.queue_groups import parse_group
@@ -30,7 +31,10 @@ class Stage:
     def __init__(self) -> None:
         self.state = ClusterState()
         self.clock = ManualClock(100.0)
-        self.metrics = ClusterMetrics(self.state, self.clock)
+        self.refused: list[str] = []  # metrics of which was said that they are not shown
+        events = Events()
+        events.listen(lambda event, fields: self.refused.append(fields["metric"]))
+        self.metrics = ClusterMetrics(self.state, self.clock, events)
         self._pids = iter(range(UNUSED_PID, 2 * UNUSED_PID))
 
     def worker(self, slot: int = 0) -> Worker:

@@ -86,7 +86,7 @@ class Supervisor(ProcessObserver):
         self._exit_code = ExitCode.STOPPED
         self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
         self.state = ClusterState(self._clock.monotonic(), self._clock.now())
-        self._metrics = ClusterMetrics(self.state, self._clock)
+        self._metrics = ClusterMetrics(self.state, self._clock, self._events)
         self._releases = ReleasePaths(config.known_directory())
         self._query = CatalogueQuery(
             config.known_directory(), self._selector, self._clock, self._close_inherited, self._helpers.unreaped.add

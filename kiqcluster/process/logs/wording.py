@@ -104,6 +104,11 @@ WORDING: dict[str, tuple[int, str]] = {
         logging.ERROR,
         "the metrics of {collector} cannot be read ({error}); this is said once, the others are",
     ),
+    "log_field_twice": (
+        logging.ERROR,
+        "lines of jobs have two values for {field}: the one of the event is shown, the one of the job is not; this is "
+        "said once",
+    ),
     "threads": (logging.INFO, "threads of this process:\n{stacks}"),
     "unknown_signal": (logging.WARNING, "{signal}: a worker does nothing on it; its supervisor does"),
     "web_action": (logging.INFO, "web pages: {user} ({role}, {address}): {action} {target}: {result}"),
@@ -143,6 +148,11 @@ WORDING: dict[str, tuple[int, str]] = {
         logging.WARNING,
         "slot {slot}: pid {child} was forked while threads run in the supervisor, which starts none: {threads}; it may "
         "hang on what they hold (boot_timeout ends it then); restart the supervisor without them",
+    ),
+    "metric_refused": (
+        logging.ERROR,
+        "the metric {metric} of a worker is not shown, for names that begin with kiqcluster_ are the supervisor's; "
+        "rename it (this is said once)",
     ),
     "child_behind": (
         logging.WARNING,

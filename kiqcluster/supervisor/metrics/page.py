@@ -16,6 +16,7 @@ from typing import Any
 
 from kiqcluster.ipc.negotiation import Format
 from kiqcluster.process.clock import Clock
+from kiqcluster.process.events import Events
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.supervisor.cluster.child import Child
 from kiqcluster.supervisor.cluster.slots import Slot
@@ -29,6 +30,7 @@ __all__ = ["ClusterMetrics"]
 SERIES_PER_STEP = 200  # entries of a frame that are applied between two looks at the time
 MAX_SERIES = 50_000  # of all children together: an application with labels that never repeat must not fill our memory
 OURS = "kiqcluster_"  # names that no child may use
+MAX_REFUSED_NAMES = 20  # that are logged
 
 Frame = dict[str, Any]
 
@@ -36,14 +38,16 @@ Frame = dict[str, Any]
 class ClusterMetrics:
     """The series of all children and the cluster's own."""
 
-    def __init__(self, state: ClusterState, clock: Clock) -> None:
+    def __init__(self, state: ClusterState, clock: Clock, events: Events) -> None:
         self._clock = clock
+        self._events = events
         self._own = OwnMetrics(state, clock)
         self._families: dict[str, Family] = {}
         self._sources: dict[int, Source] = {}  # by pid
         self._layouts: dict[Layout, Layout] = {}  # one object for each, so that comparing them is cheap
         self._backlog: deque[Iterator[None]] = deque()
         self._series_left = MAX_SERIES
+        self._refused_names: set[str] = set()  # that were logged
 
     # in
 
@@ -125,9 +129,17 @@ class ClusterMetrics:
         family = self._families.get(name)
         if family is None or family.kind != kind:
             family = Family(name, kind, text, unit, mode)
-            if not name.startswith(OURS):
+            if name.startswith(OURS):
+                self._log_refusal(name)
+            else:
                 self._families[name] = family
         return family
+
+    def _log_refusal(self, name: str) -> None:
+        """Say once for each name that it is not shown."""
+        if name not in self._refused_names and len(self._refused_names) < MAX_REFUSED_NAMES:
+            self._refused_names.add(name)
+            self._events.emit("metric_refused", metric=name)
 
     def _define(self, source: Source, entry: list[Any]) -> None:
         ident, family_ident, layout, *labels = entry

@@ -59,6 +59,7 @@ class JobLines:
         self._fields: Fields = {}  # of all its lines
         self._has_begun = False
         self._is_ended = False  # whether its last line was written
+        self._told_twice: set[str] = set()  # fields of which was said that an event has one of the same name
         self.used: float | None = None  # CPU seconds of its run; None where it was too short to measure
 
     def take(self, job: JobContext, definition: Definition | None) -> None:
@@ -87,7 +88,11 @@ class JobLines:
         if fields.get("outcome") == "deferred":  # of an unknown class, or key
             status = "deferred"
         self._is_ended = True
-        self._events.emit(event, **fields, job_status=status, **self._fields, **self._end(event, fields))
+        of_job = {"job_status": status, **self._fields, **self._end(event, fields)}
+        for name in fields.keys() & of_job.keys() - self._told_twice:
+            self._told_twice.add(name)
+            self._events.emit("log_field_twice", field=name)
+        self._events.emit(event, **{**of_job, **fields})
 
     def put_off(self, outcome: Outcome) -> None:
         """Say of a job that was deferred or parked why."""

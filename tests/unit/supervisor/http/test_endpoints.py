@@ -36,12 +36,12 @@ class Supervisor:
         self.state = ClusterState()
         self.clock = TickingClock()
         self.selector = selectors.DefaultSelector()
-        self.metrics = ClusterMetrics(self.state, self.clock)
         self.messages: list[Mapping[str, object]] = []
         self.refusal: str | None = None
         self.events: list[tuple[str, Mapping[str, Any]]] = []
         events = Events()
         events.listen(lambda event, fields: self.events.append((event, fields)))
+        self.metrics = ClusterMetrics(self.state, self.clock, events)
         self.probes = Endpoints(
             self.state, "here:1:abc", lambda: None, self.metrics, self._take, self.selector, self.clock, events
         )

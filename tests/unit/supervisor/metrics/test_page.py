@@ -289,6 +289,18 @@ class TestLimits:
         assert stage.shown()["kiqcluster_quiet"] == 0
         assert stage.page().count("# TYPE kiqcluster_quiet ") == 1
 
+    def test_a_name_that_is_ours_is_refused_aloud_and_once(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        for value in (1, 2):
+            stage.worker().gauge(value, "kiqcluster_sold")
+        stage.worker().gauge(1, "sold")
+        assert "kiqcluster_sold" not in stage.page()
+        assert stage.refused == ["kiqcluster_sold"]
+
+        for number in range(2 * module.MAX_REFUSED_NAMES):
+            stage.worker().gauge(1, f"kiqcluster_{number}")
+        stage.catch_up()
+        assert len(stage.refused) == module.MAX_REFUSED_NAMES
+
     def test_labels_without_end_fill_no_memory(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "MAX_SERIES", 10)
         worker = stage.worker()

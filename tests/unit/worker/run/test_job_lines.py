@@ -144,6 +144,17 @@ class TestLines:
 
 
 class TestFields:
+    def test_a_field_of_an_event_and_of_its_job_is_shown_once_and_said_once(self, full: Worker) -> None:
+        @job(name="telling")
+        def tell() -> None:
+            for _ in range(2):
+                full.execution._lines.emit("job_overdue", args=["its own"], elapsed=1.0)
+
+        full.run("telling")
+
+        assert [fields["args"] for event, fields in full.events if event == "job_overdue"] == [["its own"]] * 2
+        assert [fields for event, fields in full.events if event == "log_field_twice"] == [{"field": "args"}]
+
     def test_a_start_has_what_is_known_of_the_job(self, full: Worker) -> None:
         job(name="sync", loggable_arguments=["path"])(lambda account, path, token: None)
         keys = {"correlation_id": "r-1", "meta.user": "ann", "tags": ["vip"], "idempotency_key": "k", "version": 0}

@@ -1,5 +1,6 @@
 # make demo      everything set up, the example application running, work being done
-# make test      the tests (short form of every promise)
+# make test      the tests (short form of every promise), in under six minutes on two cores
+# make test-changed  those that the changes of this branch can break (DISTANCE=1 for those that import a changed file)
 # make test-all  the long forms as well, test-versions and test-django
 # make test-versions   unit and Redis tests with the lowest and the newest dependencies, and on each Python there is
 # make test-django   the tests of contrib/django on Django 6.0 and 6.1, and Django's own tests of its backends
@@ -13,8 +14,8 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
-# In so many processes the short tests run: most of them wait for others, not for a core.
-PROCESSES ?= 4
+# PROCESSES=12 of both pools (tests/ci/pools.py); BESIDE="docs" for other targets that run at the same time.
+CI      = $(BIN)/python -m tests.ci $(if $(PROCESSES),--processes $(PROCESSES)) $(foreach each,$(BESIDE),--beside "$(MAKE) --no-print-directory $(each)")
 BIN    := $(VENV)/bin
 PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WALKS  := $(addprefix tests/properties/,test_rules.py test_hand_lists.py test_engine_states.py test_fetch_threads.py \
@@ -27,7 +28,7 @@ LARGE  := tests/process/test_limits.py::test_parked_jobs_cost_redis_nothing_whil
 # Tests start some thousand Python processes: each would compile the whole package where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-versions test-django chaos bench check docs release format clean
+.PHONY: demo test test-changed test-all test-versions test-django chaos bench check docs release format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -38,11 +39,14 @@ demo: $(VENV)/.demo
 	$(BIN)/python -m examples.demo
 
 test: $(if $(TESTS),$(VENV)/.dev,$(VENV)/.compiled)
-	$(BIN)/python -m pytest -m "not full" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(TESTS)
+	$(CI) $(TESTS)
+
+test-changed: $(VENV)/.dev
+	$(CI) --changed $(DISTANCE)
 
 # The projects that the guides of migration begin with need the libraries that are measured beside us.
 test-all: $(VENV)/.dev $(VENV)/.bench
-	KIQ_FORKSERVER=0 $(BIN)/python -m pytest $(TESTS)
+	KIQ_FORKSERVER=0 $(BIN)/python -m pytest -p tests.ci.long_forms $(TESTS)
 	$(if $(TESTS),,$(BIN)/python -m tests.versions && $(BIN)/python -m tests.django_versions)
 
 test-versions: $(VENV)/.dev

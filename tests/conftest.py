@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,42 +31,23 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, handler)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several processes share the files, spread those that compute among those that wait for other processes.
-
-    Else all processes wait at one time, and want a core at another.  Files that may take long come first.
-    """
-    if not hasattr(config, "workerinput"):
-        return
-    files: dict[Path, list[pytest.Item]] = {}
-    for item in items:
-        files.setdefault(item.path, []).append(item)
-    places: dict[Path, float] = {}
-    for computes in (False, True):
-        group = [path for path in files if (path.relative_to(TESTS).parts[0] in COMPUTING) == computes]
-        if not computes:
-            group.sort(key=lambda path: (not _may_take_long(path, files[path]), -len(files[path])))
-        end = 1.0 if computes else END_OF_WAITING
-        places |= {path: end * number / len(group) for number, path in enumerate(group)}
-    items[:] = [item for path in sorted(files, key=places.__getitem__) for item in files[path]]
-
-
-def _may_take_long(path: Path, items: list[pytest.Item]) -> bool:
-    """Return whether a file has few tests, yet takes long: it must not be the last one."""
-    return path.relative_to(TESTS).parts[0] in LONG or any(item.get_closest_marker("timeout") for item in items)
-
-
 def pytest_collection_finish() -> None:
     """Have the garbage collector leave alone what was imported and collected: it stays until the end."""
     gc.collect()
     gc.freeze()
 
 
-TESTS = Path(__file__).parent
-COMPUTING = {"conformance", "properties", "redis", "unit"}  # folders whose tests seldom wait for another process
-LONG = {"chaos", "deploy"}  # folders whose tests take seconds each
-END_OF_WAITING = 0.85  # of the run: its end is short tests, of which no process gets more than its share
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    """Say what pytest says nothing of: that no test has run, with several processes, and the result with -q twice."""
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        deselected = f", or -m {config.option.markexpr!r} leaves none" if config.option.markexpr else ""
+        terminalreporter.write_line(f"no test has run: {' '.join(config.args)} has none{deselected}")
+    if config.option.verbose < -1:
+        line = ", ".join(text for text, _ in terminalreporter.build_summary_stats_line()[0])
+        terminalreporter.write_line(
+            f"{line or 'no test has run'} (one -q is set in pyproject.toml; two hide the summary)"
+        )
+
 
 # No property fails because the machine has other things to do.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -14,19 +14,18 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from kiqcluster import testing
-from kiqcluster.testing import RedisServer, wait_until
+from kiqcluster.testing import RedisServer
 from kiqcluster.testing.server import free_port, freeze, is_alive
-from kiqcluster.testing.waiting import DEFAULT_TIMEOUT_SECONDS as TIMEOUT_SECONDS
 from kiqcluster.testing.waiting import NEVER_SET as PAUSE  # waiting for it is how a poll pauses
 from tests import forkserver
 
@@ -35,6 +34,7 @@ __all__ = [
     "ROOT",
     "TIMEOUT_SECONDS",
     "Cluster",
+    "JobsMiscounted",
     "ManualClock",
     "RedisServer",
     "cluster",
@@ -51,7 +51,16 @@ __all__ = [
     "wait_until",
 ]
 
+# For threads and programs that should take a fraction of a second; only a fault, or a very busy machine, takes as long.
+TIMEOUT_SECONDS = 60.0
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def wait_until(condition: Callable[[], T], what: str, seconds: float = TIMEOUT_SECONDS) -> T:
+    """Return the condition's first truthy value, as the kit's function of that name, which gives up sooner."""
+    __tracebackhide__ = True
+    return testing.wait_until(condition, what, seconds)
 
 
 def require(program: str, package: str) -> str:
@@ -75,6 +84,11 @@ def unavailable(message: str) -> NoReturn:
     pytest.skip(message, allow_module_level=True)
 
 
+class JobsMiscounted(AssertionError):
+    """A job was lost or ran twice, or a counter fell: no matter of time, so that the test may not run again."""
+
+
+COUNTER = re.compile(r"^(kiqcluster_\w+_(?:total|bucket|count)(?:\{.*\})?) (\S+)", re.MULTILINE)  # of a page of metrics
 # Rolls do not bake, and what is due runs within a second; a test of either says otherwise.
 SOON = {"KIQ_BAKE_TIME": "0", "KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.5"}
 
@@ -82,6 +96,7 @@ SOON = {"KIQ_BAKE_TIME": "0", "KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.5"}
 class Cluster(testing.Cluster):
     """A cluster that runs from the root of the repository, where its application is found, and that waits little."""
 
+    timeout_seconds = TIMEOUT_SECONDS
     _popen = forkserver.Popen
 
     def __init__(
@@ -93,18 +108,33 @@ class Cluster(testing.Cluster):
         through: Sequence[str] = (),
     ) -> None:
         super().__init__(arguments, {**SOON, **(environ or {})}, cwd, stdin, through)
+        self._counters: dict[str, float] = {}  # as the last scrape had them
 
     def metric(self, sample: str) -> float:
         """Return the value of a sample as /metrics writes it, `name{label="value",…}`; 0 while it is not there."""
-        text = http_get(self.port, "/metrics")[2].decode()
+        text = self._scrape()
         found = re.search(rf"^{re.escape(sample)} (\S+)$", text, re.MULTILINE)
         return float(found[1]) if found else 0.0
 
     def metric_families(self) -> dict[str, Metric]:
         """Return the metrics of a scrape, by the name that their samples have."""
-        page = http_get(self.port, "/metrics", headers="Accept: application/openmetrics-text\r\n")[2].decode()
+        page = self._scrape("Accept: application/openmetrics-text\r\n")
         suffixes = {"counter": "_total", "info": "_info"}
         return {family.name + suffixes.get(family.type, ""): family for family in parse_openmetrics(page)}  # type: ignore[no-untyped-call]
+
+    def _scrape(self, headers: str = "") -> str:
+        """Return the page of metrics.  Raises JobsMiscounted if a counter has fallen since the last one."""
+        page = http_get(self.port, "/metrics", headers=headers)[2].decode()
+        counters = {name: float(value) for name, value in COUNTER.findall(page)}
+        fallen = [
+            f"{name} from {self._counters[name]:g} to {now:g}"
+            for name, now in counters.items()
+            if now < self._counters.get(name, 0.0)
+        ]
+        self._counters |= counters
+        if fallen:
+            raise JobsMiscounted(f"counters fell: {', '.join(fallen)}")
+        return page
 
     def restarts(self, reason: str, slot: int = 0) -> float:
         """Return how often a slot's process was replaced for that reason."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
@@ -18,6 +19,7 @@ from typing import Any
 from kiqcluster import Client
 from kiqcluster.application.registry import Registry, using_registry
 from kiqcluster.control import process_registry
+from kiqcluster.errors import StoreError
 from kiqcluster.job import JobFunction
 from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
@@ -25,6 +27,12 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.kit import Cluster, RedisServer, wait_until
 
+ENDS = ("job_done", "job_dropped")  # events of a job that is not in Redis any more
+READS: Mapping[bytes, tuple[Any, ...]] = {
+    b"list": ("LRANGE", 0, -1),
+    b"hash": ("HVALS",),
+    b"zset": ("ZRANGE", 0, -1),
+}
 PUSHING = threading.Lock()  # some tests push in threads: guards the registry of this process, which a push replaces
 JOB_KEYS = ("retry", "schedule", "dead", "kiq:suspects")
 JOB_KEY_PREFIXES = ("queue:", "kiq:wake:", "kiq:inflight:", "kiq:hand:")
@@ -36,6 +44,7 @@ class Jobs:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.pushed: list[str] = []  # jids
 
     # jobs that wait
 
@@ -48,13 +57,16 @@ class Jobs:
         with PUSHING, using_registry(Registry()):
             jid = Client(self.store, Setup(config=Config())).push({"class": job, "args": list(args), **options})
         assert jid is not None
+        self.pushed.append(jid)
         return jid
 
     def push_many(self, job: str | JobFunction[..., Any], arguments: list[list[Any]], **options: Any) -> list[str]:
         """Enqueue a job for each list of arguments and return their jids."""
         with PUSHING, using_registry(Registry()):
             jids = Client(self.store, Setup(config=Config())).push_bulk({"class": job, "args": arguments, **options})
-        return [jid for jid in jids if jid is not None]
+        found: list[str] = [jid for jid in jids if jid is not None]
+        self.pushed += found
+        return found
 
     def queued(self, queue: str = "default") -> list[Any]:
         """Return the payloads that wait in a queue and its wake list, the next one to be fetched first."""
@@ -187,6 +199,35 @@ class Stage(Jobs):
         path = self.folder / "application.py"
         path.write_text(f"from tests.apps.basic import record\n{dedent(source)}")
         return str(path)
+
+    def miscount(self) -> str:
+        """Return what is wrong with the number of the jobs that were pushed here; "" if all are accounted for.
+
+        Asked after a failure.  A job is accounted for if Redis has it, or if a log says once that it is done.
+        """
+        ends = self._ends()
+        try:
+            stored = self._everything()
+        except StoreError as error:
+            return f"Redis cannot say which jobs it has: {error}"
+        twice = [jid for jid, count in ends.items() if count > 1]
+        lost = [jid for jid in self.pushed if jid not in ends and jid.encode() not in stored]
+        said = [f"{name}: {', '.join(jids)}" for name, jids in (("lost", lost), ("done twice", twice)) if jids]
+        return "; ".join(said)
+
+    def _ends(self) -> Counter[str]:
+        """Return jid → how often a log says that the job is done."""
+        events = [event for cluster in self._clusters for name in ENDS for event in cluster.seen(name)]
+        return Counter(event["ctx"]["jid"] for event in events)
+
+    def _everything(self) -> bytes:
+        """Return all that the lists, sets and hashes in Redis hold, for a search."""
+        keys = self.store.call("KEYS", "*")
+        kinds = self.store.pipeline([("TYPE", key) for key in keys])
+        reads = [READS[kind] for kind in kinds if kind in READS]
+        found = [key for key, kind in zip(keys, kinds, strict=True) if kind in READS]
+        replies = self.store.pipeline([(name, key, *rest) for key, (name, *rest) in zip(found, reads, strict=True)])
+        return b"\n".join(value for reply in replies for value in reply)
 
     def close(self) -> None:
         """Kill the clusters that still run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
@@ -31,6 +32,10 @@ class ChaosStage(Stage):
         self.ledger = ledger
         self.rng = rng
         self.report = report
+
+    def _ends(self) -> Counter[str]:
+        """Return the jobs that have ended by the ledger, once each: kills lose lines of logs, and jobs end twice."""
+        return Counter(self.ledger.ended().keys())
 
     def run_cluster(self, *arguments: str, app: str = "tests.apps.chaos", **environ: str) -> Cluster:
         """Start a cluster with those jobs, which write to the ledger."""

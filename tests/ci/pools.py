@@ -1,0 +1,182 @@
+"""Pools: a plugin of pytest by which some processes run the tests that wait, and others those that compute.
+
+A test with real processes waits for nine tenths of its time: few processes at once would leave the cores idle, and many
+that compute would have deadlines pass.  So there are two pools, which run at the same time, each with its own files:
+waiting     many processes, for files whose tests start programs
+computing   one process for each core, for all others
+
+1. pytest_configure_node          in the process that distributes: says to each new process which pool it belongs to
+2. pytest_ignore_collect          there: it imports the files of its pool alone
+3. pytest_collection_modifyitems  there: the longest files first, by durations.toml, so that none is left for the end
+4. Pools                          distributes files within each pool
+
+Used with `-p tests.ci.pools -n N`, N at least 2; the first COMPUTING processes compute.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+__all__ = ["COMPUTING", "PROCESSES", "Pools", "pool_of", "recorded_seconds"]
+
+TESTS = Path(__file__).resolve().parents[1]
+CORES = min(max(os.cpu_count() or 2, 2), 8)
+COMPUTING = CORES  # processes that compute
+PROCESSES = 4 * CORES  # all of them
+COMPUTES = {"conformance", "migration", "properties", "redis", "typing", "unit"}  # folders whose tests seldom wait
+DURATIONS = Path(__file__).with_name("durations.toml")
+RECORDED_FROM_SECONDS = 2.0  # that a file takes
+UNRECORDED_SECONDS = 1.0  # of a file that durations.toml does not name
+
+
+def pool_of(path: Path) -> str:
+    """Return the pool that runs a file."""
+    return "computing" if path.relative_to(TESTS).parts[0] in COMPUTES else "waiting"
+
+
+@cache
+def recorded_seconds() -> dict[str, float]:
+    """Return file → seconds that its short tests took; files that take little are not there."""
+    seconds: dict[str, float] = tomllib.loads(DURATIONS.read_text())
+    return seconds
+
+
+# in the process that distributes
+
+
+class Assignment:
+    """Which pool each process belongs to; one that replaces another after a crash belongs to the same."""
+
+    def __init__(self, computing: int) -> None:
+        self._left = ["computing"] * computing  # pools of processes that are still to come; then it is the other one
+
+    def next(self) -> str:
+        return self._left.pop(0) if self._left else "waiting"
+
+    def give_back(self, pool: str) -> None:
+        self._left.insert(0, pool)
+
+
+class Pools:
+    """A scheduler of pytest-xdist that has one for each pool."""
+
+    def __init__(self, config: pytest.Config, log: Any, sizes: dict[str, int], session: pytest.Session) -> None:
+        self._session = session
+        self._pools = {name: LoadFileScheduling(config, log) for name in sizes}
+        for name, size in sizes.items():
+            self._pools[name].numnodes = size
+
+    def _of(self, node: Any) -> LoadFileScheduling:
+        return self._pools[node.workerinput["pool"]]
+
+    @property
+    def nodes(self) -> list[Any]:
+        return [node for pool in self._pools.values() for node in pool.nodes]
+
+    @property
+    def collection_is_completed(self) -> bool:
+        return all(pool.collection_is_completed for pool in self._pools.values())
+
+    @property
+    def tests_finished(self) -> bool:
+        return all(pool.tests_finished for pool in self._pools.values())
+
+    @property
+    def has_pending(self) -> bool:
+        return any(pool.has_pending for pool in self._pools.values())
+
+    def add_node(self, node: Any) -> None:
+        self._of(node).add_node(node)
+
+    def remove_node(self, node: Any) -> str | None:
+        crashed: str | None = self._of(node).remove_node(node)
+        return crashed
+
+    def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
+        """Take what a process has collected; once all of its pool have, they begin."""
+        pool = self._of(node)
+        pool.add_node_collection(node, collection)
+        if pool.collection_is_completed:
+            pool.schedule()
+            if not pool.collection:
+                for each in pool.nodes:
+                    each.shutdown()
+        # pytest-xdist takes the tests of the latest process for all.
+        collections = [list(pool.registered_collections.values()) for pool in self._pools.values()]
+        self._session.testscollected = sum(len(each[0]) for each in collections if each)
+
+    def schedule(self) -> None:
+        """Do nothing: each pool has begun by itself."""
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        self._of(node).mark_test_complete(node, item_index, duration)
+
+    def mark_test_pending(self, item: str) -> None:
+        raise NotImplementedError
+
+    def remove_pending_tests_from_node(self, node: Any, indices: Sequence[int]) -> None:
+        raise NotImplementedError
+
+
+ASSIGNMENT = pytest.StashKey[Assignment]()
+SESSION = pytest.StashKey[pytest.Session]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[ASSIGNMENT] = Assignment(_sizes(config)["computing"])
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[SESSION] = session
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Pools:
+    return Pools(config, log, _sizes(config), config.stash[SESSION])
+
+
+def _sizes(config: pytest.Config) -> dict[str, int]:
+    """Return pool → number of its processes; each has one at least."""
+    processes = max(2, len(config.option.tx))
+    computing = min(COMPUTING, processes - 1)
+    return {"computing": computing, "waiting": processes - computing}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["pool"] = node.config.stash[ASSIGNMENT].next()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    if error:
+        node.config.stash[ASSIGNMENT].give_back(node.workerinput["pool"])
+
+
+# in each of the processes
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    pool = getattr(config, "workerinput", {}).get("pool")
+    is_below_tests = TESTS in collection_path.parents
+    return True if pool and is_below_tests and pool_of(collection_path) != pool else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    pool = getattr(config, "workerinput", {}).get("pool")
+    items[:] = [item for item in items if pool in (None, pool_of(item.path))]  # nothing ignores files that are named
+    recorded = recorded_seconds()
+
+    def seconds(item: pytest.Item) -> float:
+        return recorded.get(item.path.relative_to(TESTS).as_posix(), UNRECORDED_SECONDS)
+
+    items.sort(key=lambda item: (-seconds(item), str(item.path)))  # stable: the tests of a file stay in their order

@@ -1,0 +1,92 @@
+"""Pools: each process gets the files of one pool, and a pool does not wait for the other one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.ci import pools
+from tests.ci.pools import TESTS, Assignment, Pools, pool_of
+
+
+class Node:
+    """A process of pytest-xdist, without the process."""
+
+    def __init__(self, pool: str) -> None:
+        self.workerinput = {"pool": pool}
+        self.gateway = SimpleNamespace(id=pool)
+        self.sent: list[int] = []
+        self.shutting_down = False
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.sent += indices
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+@pytest.fixture
+def scheduler(request: pytest.FixtureRequest) -> Pools:
+    options = SimpleNamespace(tx=["popen"] * 2, loadscopereorder=False, maxschedchunk=None)
+    config: Any = SimpleNamespace(option=options, getvalue=lambda name: getattr(options, name))
+    session: Any = SimpleNamespace(testscollected=0)
+    return Pools(config, None, {"computing": 1, "waiting": 1}, session)
+
+
+def test_files_whose_tests_start_programs_wait() -> None:
+    assert pool_of(TESTS / "process" / "test_stop.py") == pool_of(TESTS / "chaos") == "waiting"
+    assert pool_of(TESTS / "unit" / "store" / "test_wire.py") == pool_of(TESTS / "redis") == "computing"
+
+
+def test_every_recorded_file_is_there() -> None:
+    assert [path for path in pools.recorded_seconds() if not (TESTS / path).exists()] == []
+
+
+def test_a_process_that_replaces_one_belongs_to_its_pool() -> None:
+    assignment = Assignment(computing=1)
+    assert [assignment.next() for _ in range(3)] == ["computing", "waiting", "waiting"]
+
+    assignment.give_back("computing")
+
+    assert [assignment.next() for _ in range(2)] == ["computing", "waiting"]
+
+
+def test_a_pool_begins_without_the_other_one_and_runs_its_own_tests(scheduler: Pools) -> None:
+    first, second = Node("computing"), Node("waiting")
+    for node in (first, second):
+        scheduler.add_node(node)
+
+    scheduler.add_node_collection(first, ["unit/a.py::one", "unit/a.py::two"])
+    assert (first.sent, second.sent) == ([0, 1], [])
+    assert not scheduler.collection_is_completed
+
+    scheduler.add_node_collection(second, ["process/b.py::three"])
+    assert second.sent == [0]
+    assert scheduler.collection_is_completed
+    assert scheduler.has_pending
+    assert scheduler._session.testscollected == 3
+
+    for node, index in ((first, 0), (first, 1), (second, 0)):
+        scheduler.mark_test_complete(node, index)
+    assert scheduler.tests_finished
+    assert not scheduler.has_pending
+
+
+def test_a_pool_without_tests_ends(scheduler: Pools) -> None:
+    node = Node("waiting")
+    scheduler.add_node(node)
+
+    scheduler.add_node_collection(node, [])
+
+    assert node.shutting_down
+
+
+def test_the_test_that_crashed_its_process_is_named(scheduler: Pools) -> None:
+    node = Node("computing")
+    scheduler.add_node(node)
+    scheduler.add_node_collection(node, ["unit/a.py::one", "unit/a.py::two"])
+    scheduler.mark_test_complete(node, 0)
+
+    assert scheduler.remove_node(node) == "unit/a.py::two"

@@ -108,7 +108,7 @@ def own_pids() -> set[int]:
     return {one._process.pid} if one is not None else set()
 
 
-def run(words: Sequence[str], *, timeout: float = 30, **options: Any) -> subprocess.CompletedProcess[str]:
+def run(words: Sequence[str], *, timeout: float = 60, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a program to its end; return its exit code and all that it printed.  options: those of Popen."""
     with Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
         try:

@@ -37,6 +37,7 @@ class Cluster:
     the cluster.
     """
 
+    timeout_seconds: ClassVar[float] = DEFAULT_TIMEOUT_SECONDS  # of its waits; a suite may set another one
     _popen: ClassVar[type[subprocess.Popen[Any]]] = subprocess.Popen
 
     def __init__(
@@ -89,15 +90,13 @@ class Cluster:
             named = [each for each in self.events if each["event"] == event]
         return [each for each in named if fields.items() <= {**each.get("ctx", {}), **each}.items()]
 
-    def wait_for(
-        self, event: str, seconds: float = DEFAULT_TIMEOUT_SECONDS, count: int = 1, **fields: Any
-    ) -> dict[str, Any]:
+    def wait_for(self, event: str, seconds: float | None = None, count: int = 1, **fields: Any) -> dict[str, Any]:
         """Return the `count`-th event with that name and those fields; wait until it happens.
 
         Raises AssertionError with the end of the log after the deadline, or when the cluster ends without the event.
         """
         __tracebackhide__ = True
-        deadline = SystemClock.monotonic() + seconds
+        deadline = SystemClock.monotonic() + (self.timeout_seconds if seconds is None else seconds)
         while True:
             has_ended = not self._reader.is_alive and self.process.poll() is not None  # read before the events
             found = self.seen(event, **fields)
@@ -109,7 +108,7 @@ class Cluster:
             with self._changed:
                 self._changed.wait(min(left, 0.1))
 
-    def wait_done(self, jid: str | None, seconds: float = DEFAULT_TIMEOUT_SECONDS) -> dict[str, Any]:
+    def wait_done(self, jid: str | None, seconds: float | None = None) -> dict[str, Any]:
         """Wait until the job with that jid has run without an error; return its event.
 
         This cannot wait for a job with a log_level above info, because such a job logs no line at its end.
@@ -138,9 +137,10 @@ class Cluster:
         """Send the supervisor a signal (docs/reference/signals.md)."""
         self.process.send_signal(number)
 
-    def wait(self, seconds: float = DEFAULT_TIMEOUT_SECONDS) -> int:
+    def wait(self, seconds: float | None = None) -> int:
         """Wait for the end and the last events; return the exit code.  Raises AssertionError after the deadline."""
         __tracebackhide__ = True
+        seconds = self.timeout_seconds if seconds is None else seconds
         try:
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -21,6 +21,7 @@ MIN_PREFETCHED_UNITS = sized(50, 200)
 # Stops of a round until it holds that many, each on a queue of its own: a process prefetches less from a queue
 # whose jobs were held up.
 MAX_TRIES = 10
+RUN_SECONDS = sized(60, 600)  # in which a neighbour runs them all, beside other work of the machine
 
 
 def freeze_with_many_ahead(
@@ -45,7 +46,7 @@ def freeze_with_many_ahead(
         if len(held - begun) >= MIN_PREFETCHED_UNITS:
             return held & begun, held - begun, pushed
         os.kill(pid, signal.SIGCONT)
-        wait_until(lambda jids=pushed: stage.ledger.has_ended(jids), "the rest to end")
+        wait_until(lambda jids=pushed: stage.ledger.has_ended(jids), "the rest to end", RUN_SECONDS)
     pytest.fail(f"never held {MIN_PREFETCHED_UNITS} units ahead")
 
 
@@ -72,7 +73,7 @@ def test_what_a_frozen_worker_had_taken_ahead_runs_elsewhere_and_not_again_when_
         # Others recover it, and run all.
         neighbour.signal(signal.SIGCONT)
         neighbour.wait_for("recovered", identity=old, units=len(begun) + len(ahead))
-        wait_until(lambda jids=pushed: stage.ledger.has_ended(jids), "all to run elsewhere")
+        wait_until(lambda jids=pushed: stage.ledger.has_ended(jids), "all to run elsewhere", RUN_SECONDS)
         wait_until(lambda: not stage.remaining(), "all to be settled")
 
         # It wakes.

@@ -55,6 +55,7 @@ def wait_serves_again(cluster: Cluster, stage: Stage) -> None:
     assert [len(cluster.seen(name)) for name in ("child_ready", "redis_lost", "redis_back")] == [1, 1, 1]
 
 
+@pytest.mark.quiet
 def test_an_idle_worker_costs_redis_few_commands(stage: Stage) -> None:
     stage.run_cluster("default", "-c", "10", **AS_SET).wait_ready()
     stage.push("record", "a")

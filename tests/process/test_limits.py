@@ -149,6 +149,7 @@ def test_a_process_that_slept_through_its_recovery_has_lost_its_place_and_takes_
     wait_over(stage)
 
 
+@pytest.mark.quiet
 @pytest.mark.timeout(sized(120, 1_200))
 def test_parked_jobs_cost_redis_nothing_while_they_wait(stage: Stage) -> None:
     stage.run_cluster("default", "-c", "3", app=APP, KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="5").wait_ready()

@@ -326,6 +326,7 @@ def processed(cluster: Cluster) -> int:
     return sum(slot["processed"] for slot in slots)
 
 
+@pytest.mark.quiet
 @pytest.mark.full
 def test_a_scrape_of_many_classes_is_quick_and_holds_up_nobody(stage: Stage) -> None:
     """Slack is for other work of the machine; docs/metrics.md has the figures of a quiet one."""

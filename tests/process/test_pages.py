@@ -300,6 +300,7 @@ def test_a_client_that_is_heard_and_closed_in_the_same_turn_ends_nothing(stage: 
     assert cluster.stop() == 0
 
 
+@pytest.mark.quiet
 def test_a_thousand_clients_that_only_connect_keep_no_scraper_out(stage: Stage) -> None:
     """They hold 64 sockets at most, and the loop turns; slack is for other work of the machine."""
     cluster = stage.run_cluster("default", "-c", "1")

@@ -52,6 +52,7 @@ FITS: dict[str, Callable[[list[float]], bool]] = {
 }
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("names", [("by_option", "in_window", "leaking"), ("inside",)])
 def test_each_job_runs_once_and_never_too_many_in_a_period(stage: Stage, names: tuple[str, ...]) -> None:
     """The holder of some starts is killed: these count as starts, and their jobs run again."""

@@ -22,7 +22,7 @@ from kiqcluster.sidekiq.cron_entries import CronEntry, parse_entries
 from kiqcluster.store import Store
 from kiqcluster.store.cron import CronRow, write
 from kiqcluster.worker.maintenance.cron_ticks import CronTicks
-from tests.kit import ManualClock, RedisServer
+from tests.kit import TIMEOUT_SECONDS, ManualClock, RedisServer
 from tests.redis.kiqctl import Kiqctl
 
 Make = Callable[..., CronTicks]
@@ -117,7 +117,7 @@ class TestTicks:
 
         def run(own: Store) -> None:
             ticks = CronTicks(runtime_of(own, setup, clock), registry, JobMetrics(1, list))
-            barrier.wait(5)
+            barrier.wait(TIMEOUT_SECONDS)
             taken.append(ticks.move(now).entries)
 
         threads = [Thread(target=run, args=(own,)) for own in stores]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -353,13 +354,15 @@ def test_a_fleet_of_rubys_processes_alone_is_there(kiqctl: Kiqctl, store: Store)
 
 
 def test_a_job_is_shown_as_of_the_latest_beat_of_its_process(kiqctl: Kiqctl, store: Store) -> None:
+    began = now_of(store)
     publish(store, OURS, ttl=50)  # its beat was ten seconds ago
-    running_job = {"queue": "default", "payload": job(1).decode(), "run_at": now_of(store) - 13}
+    running_job = {"queue": "default", "payload": job(1).decode(), "run_at": began - 13}
     store.call("HSET", f"{OURS}:work", "one", json.dumps(running_job))
 
     (shown,) = kiqctl.ask("busy")["jobs"]
 
-    assert 2 < shown["seconds"] < 5
-    assert 9 < shown["age"] < 20
+    passed = now_of(store) - began  # since then, on a busy machine
+    assert 2 < shown["seconds"] < 5 + passed
+    assert 9 < shown["age"] < 12 + passed
     assert "some may have ended since" in kiqctl("busy").stdout
-    assert "as of up to 1" in kiqctl("top", "--once", "--interval", "0.1s").stdout
+    assert re.search(r"as of up to \d\d", kiqctl("top", "--once", "--interval", "0.1s").stdout)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,11 +48,9 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
 def test_a_look_up_that_hangs_is_an_outage_after_the_timeout(resolver: Resolver) -> None:
     store = Store(f"redis://{NAME}:1/0", timeout=CONNECT_TIMEOUT_SECONDS)
 
-    for _ in range(2):
-        began = time.monotonic()
+    for _ in range(2):  # each returns though the name server never answers
         with pytest.raises(RedisUnavailable, match=f"look-up of {NAME} takes more than"):
             store.call("PING")
-        assert time.monotonic() - began < 10 * CONNECT_TIMEOUT_SECONDS
 
     assert resolver.asked == 1  # the second has waited for the same one
 

@@ -23,7 +23,7 @@ from kiqcluster.store import Store
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.manager import Manager
 from kiqcluster.worker.run.processor import Processor
-from tests.kit import PAUSE, ManualClock, wait_until
+from tests.kit import PAUSE, TIMEOUT_SECONDS, ManualClock, wait_until
 from tests.redis.test_fetch import Bench
 
 PACKAGE = Path(kiqcluster.__file__).parent
@@ -79,7 +79,7 @@ class Worker(Bench):
     def close(self) -> None:
         self.manager.stopping.set()
         self.fetch.end()
-        assert self.processor.join(5.0)
+        assert self.processor.join(TIMEOUT_SECONDS)
 
 
 def payload(jid: str) -> str:

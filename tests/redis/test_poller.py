@@ -21,7 +21,7 @@ from kiqcluster.store.engine.engine import MAX_DUE, MAX_DUE_BYTES, Engine
 from kiqcluster.store.entry_moves import DeadSetLimits, Move
 from kiqcluster.worker.maintenance.duties import Duty
 from kiqcluster.worker.maintenance.poller import DueSource, Poller, sidekiq_sources
-from tests.kit import ManualClock, RedisServer, wait_until
+from tests.kit import TIMEOUT_SECONDS, ManualClock, RedisServer, wait_until
 from tests.proxy import Proxy
 
 LIMITS = DeadSetLimits(100, 1_000.0)
@@ -43,8 +43,8 @@ def poller_of(runtime: Runtime, engine: Engine) -> Poller:
     return Poller(runtime, engine, lambda name, error: None)
 
 
-def due(store: Store, key: str, raw: str | bytes, seconds: float = -1.0) -> None:
-    store.call("ZADD", key, time.time() + seconds, raw)
+def due(store: Store, key: str, raw: str | bytes, seconds: float = -1.0, now: float | None = None) -> None:
+    store.call("ZADD", key, (time.time() if now is None else now) + seconds, raw)
 
 
 def due_of(store: Store, key: str, queue: str, count: int, size: int = 0) -> None:
@@ -399,17 +399,17 @@ class TestKnownTimes:
         """
         written = [("b", 0.4), ("a", 0.2), ("never", 3_600.0), ("c", 0.6)]
         poller.start()
+        now, begun = time.time(), time.monotonic()
         try:
             for jid, seconds in written:
                 key = store.keys.retry if jid == "c" else store.keys.schedule
                 payload = f'{{"class":"X","queue":"q","args":[],"jid":"{jid}"}}'
-                due(store, key, payload, seconds)
-                poller.expect(key, time.time() + seconds)
-            begun = time.monotonic()
-            wait_until(lambda: store.call("LLEN", "queue:q") == 3, "all to move", 5)
+                due(store, key, payload, seconds, now)
+                poller.expect(key, now + seconds)
+            wait_until(lambda: store.call("LLEN", "queue:q") == 3, "all to move")
         finally:
             poller.stop()
-            assert poller.join(5)
+            assert poller.join(TIMEOUT_SECONDS)
 
         assert time.monotonic() - begun > 0.55
         assert [json.loads(raw)["jid"] for raw in store.call("LRANGE", "queue:q", 0, -1)] == ["c", "b", "a"]

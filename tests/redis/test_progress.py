@@ -21,7 +21,7 @@ from kiqcluster.worker.maintenance import progress as module
 from kiqcluster.worker.maintenance.progress import ProgressReporter
 from kiqcluster.worker.run.job_run import JobRun
 from tests.in_process_worker import Worker
-from tests.kit import wait_until
+from tests.kit import TIMEOUT_SECONDS, wait_until
 from tests.redis.kiqctl import Kiqctl
 
 
@@ -226,7 +226,7 @@ def test_a_service_writes_it_and_sleeps_while_nothing_is_new(
 
     run(during)
     reporter.made.stop()
-    assert reporter.made.join(5)
+    assert reporter.made.join(TIMEOUT_SECONDS)
 
 
 def test_operators_see_the_progress_of_running_jobs(store: Store, kiqctl: Kiqctl) -> None:

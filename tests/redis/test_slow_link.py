@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ from kiqcluster.errors import ReplyLost
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Done, Interrupted, Retry
 from kiqcluster.store import Store
-from kiqcluster.store.engine.units import Settlement
+from kiqcluster.store.engine.units import Reserved, Settlement
 from kiqcluster.store.wire import Wire
 from kiqcluster.worker.fetch.in_flight import MAX_SETTLE_BYTES
 from kiqcluster.worker.fetch.last_settle import MAX_SMALL_OUTCOME_BYTES
@@ -101,7 +101,7 @@ def test_outcomes_are_settled_in_batches_of_a_bounded_size(bench: Bench, store: 
         bench.settle()
         sizes.append(before - store.call("HLEN", store.keys.inflight(bench.fetch.member.identity)))
 
-    assert sizes == [2, 3, 2]
+    assert [size for size in sizes if size] == [2, 3, 2]  # 0: a busy machine made no progress, and it was sent again
     assert store.call("ZCARD", "retry") == 5
     assert int(store.call("GET", "stat:processed")) == 7
 
@@ -188,20 +188,34 @@ def test_a_wakeup_does_not_wait_for_a_large_payload(bench: Bench, store: Store) 
 
 def test_a_reserve_reads_few_large_payloads_that_it_does_not_take(bench: Bench, store: Store) -> None:
     count, size = 30, 4_000_000
-    for _ in range(count):
-        store.call("RPUSH", "queue:default", b"x" * size)
-    store.call("CONFIG", "RESETSTAT")
+    store.call("EVAL", PUSH_LARGE, 1, "queue:default", count, size)
+    read_all = usec_of_lrange(
+        store, lambda: store.call("EVAL", "redis.call('LRANGE', KEYS[1], 0, -1)", 1, "queue:default")
+    )[1]
     fast = Store(store.address).connection()
 
-    _, reserved = bench.engine.exchange(fast, bench.fetch.member, 1, {"default": (count, count)}, [], 1.0)
+    limits = {"default": (count, count)}
+    reserved: list[Reserved | None] = []
+    calls, usec = usec_of_lrange(
+        store, lambda: reserved.append(bench.engine.exchange(fast, bench.fetch.member, 1, limits, [], 1.0)[1])
+    )
 
-    assert reserved is not None
-    assert len(reserved.units) == 1
+    assert [len(each.units) for each in reserved if each] == [1]
+    assert calls == 1
+    assert usec < read_all / 5
+    fast.close()
+
+
+PUSH_LARGE = "for _ = 1, ARGV[1] do redis.call('RPUSH', KEYS[1], string.rep('x', ARGV[2])) end"
+
+
+def usec_of_lrange(store: Store, act: Callable[[], object]) -> tuple[int, int]:
+    """Return how often Redis has run LRANGE meanwhile, and for how long, in microseconds."""
+    store.call("CONFIG", "RESETSTAT")
+    act()
     found = re.search(rb"cmdstat_lrange:calls=(\d+),usec=(\d+)", store.call("INFO", "commandstats"))
     assert found is not None
-    assert int(found[1]) == 1
-    assert int(found[2]) < 20_000  # reading all of them takes many times as long
-    fast.close()
+    return int(found[1]), int(found[2])
 
 
 # too slow to be of use

@@ -26,6 +26,7 @@ from kiqcluster.store.engine.units import Unit
 from kiqcluster.tasks import NormalFailure, Task, current_task
 from kiqcluster.worker.run.job_run import JobRun
 from tests.in_process_worker import Worker
+from tests.kit import TIMEOUT_SECONDS
 
 
 @pytest.fixture
@@ -581,14 +582,14 @@ class TestCallbacks:
             at_once = Barrier(len(ends))
 
             def settle(each: Worker, unit: Unit, outcome: Outcome, at_once: Barrier = at_once) -> None:
-                at_once.wait(5)
+                at_once.wait(TIMEOUT_SECONDS)
                 each.settle(unit, outcome)
 
             threads = [Thread(target=settle, args=end) for end in ends]
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(5)
+                thread.join(TIMEOUT_SECONDS)
 
         assert pushed(store) == ["completed"] * 30
         assert {status.state for status in Task.all()} == {"succeeded"}

@@ -403,6 +403,7 @@ class TestScale:
         yield made
         made.close()
 
+    @pytest.mark.quiet
     @pytest.mark.parametrize("path", ["/clusters", "/busy", "/busy?class=job&page=40", "/routes", "/clusters?page=9"])
     def test_500_processes_that_are_busy_stay_in_the_budget(self, large: CountingStore, path: str) -> None:
         site, clock = Site(large), SystemClock()

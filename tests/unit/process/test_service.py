@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kiqcluster.process.service import Service
+from tests.kit import TIMEOUT_SECONDS
 
 STACK_BYTES = 1 << 46
 
@@ -49,9 +50,9 @@ def test_a_thread_that_the_system_does_not_give_is_told_once_and_starts_when_it_
     assert [name for name, _ in bench.reports] == ["bench"]
     assert "no thread" in bench.reports[0][1]
     bench.start()
-    assert bench.runs.wait(5)
+    assert bench.runs.wait(TIMEOUT_SECONDS)
     bench.stop()
-    assert bench.join(5)
+    assert bench.join(TIMEOUT_SECONDS)
 
 
 def test_a_service_without_a_thread_can_be_stopped_and_joined() -> None:
@@ -61,6 +62,6 @@ def test_a_service_without_a_thread_can_be_stopped_and_joined() -> None:
 
     bench.stop()
 
-    assert bench.join(5)
+    assert bench.join(TIMEOUT_SECONDS)
     bench.start()  # it was stopped
     assert not bench.is_alive

@@ -19,7 +19,7 @@ from kiqcluster.supervisor.http.server import (
     Routes,
     open_listener,
 )
-from tests.kit import ManualClock
+from tests.kit import TIMEOUT_SECONDS, ManualClock
 
 
 def large(request: Request) -> Response:
@@ -48,7 +48,7 @@ class TestListener:
 
     def connect(self, listener: Listener) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(1)
+        sock.settimeout(TIMEOUT_SECONDS)
         sock.connect(listener.socket.getsockname())
         return sock
 

@@ -249,7 +249,7 @@ def test_an_exception_from_outside_leaves_the_lock_free(pipe: tuple[int, TextIO]
     thread.join(TIMEOUT_SECONDS)
 
     assert not thread.is_alive()
-    assert handler.lock.acquire(timeout=1)  # type: ignore[call-arg]
+    assert handler.lock.acquire(timeout=TIMEOUT_SECONDS)  # type: ignore[call-arg]
 
 
 def test_a_long_line_is_not_torn_by_another_process(logger: logging.Logger, pipe: tuple[int, TextIO]) -> None:

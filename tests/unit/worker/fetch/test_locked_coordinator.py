@@ -69,7 +69,7 @@ def test_an_exception_from_outside_leaves_the_lock_free(shared: LockedCoordinato
     thread.join(TIMEOUT_SECONDS)
 
     assert len(raised) == 1
-    assert shared.lock.acquire(timeout=1)
+    assert shared.lock.acquire(timeout=TIMEOUT_SECONDS)
 
 
 def test_a_thread_that_waits_takes_what_a_blocked_job_leaves() -> None:

@@ -254,7 +254,7 @@ class Simulator:
             MAX_MEMBERS_PER_BEAT,
             round(1e3 * RECOVER_AFTER_SECONDS / BEATS_PER_WINDOW),
         )
-        call = Call(BEAT, [keys.members, keys.beats, *hashes, keys.audit], [*limits, identity])
+        call = Call(BEAT, [keys.members, keys.beats, *hashes, keys.audit, keys.watch], [*limits, "server", 0, identity])
         words = pack(call.command("EVALSHA", BEAT.digest))
         while True:
             yield pause(RECOVER_AFTER_SECONDS, self._rng), sock, words

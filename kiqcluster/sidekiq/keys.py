@@ -183,6 +183,11 @@ class Keys:
         return f"{self.prefix}kiq:audit"
 
     @property
+    def watch(self) -> str:
+        """hash: silence after which members are recovered, ms → since when beats have arrived (beat.lua)."""
+        return f"{self.prefix}kiq:watch"
+
+    @property
     def polls(self) -> str:
         """hash: duty of the fleet → when somebody has begun it last, server's time, ms (claim_duties.lua)."""
         return f"{self.prefix}kiq:polls"

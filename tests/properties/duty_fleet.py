@@ -25,19 +25,20 @@ from kiqcluster.store import Store
 from kiqcluster.worker.maintenance.duties import Duties
 from kiqcluster.worker.maintenance.poller import OUTAGE_PAUSE_SECONDS
 from tests.kit import ManualClock
-from tests.properties.server_clock import ServerClock
+from tests.server_clock import ServerClock
 
 __all__ = ["BOOT_SECONDS", "POLL", "DutyFleet", "Report"]
 
 POLL = "schedule"
 INTERVALS = {POLL: 5.0, "retry": 5.0, "processes": 60.0, "hands": 30.0, "limits": 30.0}
 BOOT_SECONDS = 1.0  # of a process: from its start to its first look
+START_SECONDS = 10.0  # in which the first looks of a fleet that was started at once are not counted
 JOBS_PER_SECOND = 20  # that become due
 
 
 @dataclass
 class Report:
-    """begin, end: of the run.  looks: in all.  begun: duty → when somebody has begun it.
+    """begin, end: of the run.  looks: since all have started.  begun: duty → when somebody has begun it.
 
     away: from when to when no process could begin it, since none was there or Redis was away.
     """
@@ -50,7 +51,7 @@ class Report:
 
     @property
     def looks_per_second(self) -> float:
-        return self.looks / (self.end - self.begin)
+        return self.looks / (self.end - self.begin - START_SECONDS)
 
     def gap(self, duty: str) -> float:
         """Return the longest time in which a duty could have begun, and has not."""
@@ -171,7 +172,7 @@ class DutyFleet:
             self.at(OUTAGE_PAUSE_SECONDS, lambda: self._look(number, duties))
             return
         self.server.set(self.clock.time)
-        self.looks += 1
+        self.looks += self.clock.time >= self._began + START_SECONDS
         for name, left in duties.claim().left.items():
             if not left:
                 self.begun[name].append(self.clock.time)

@@ -27,7 +27,8 @@ RULES = {
     "R2": "a reserve is refused unless the epoch is the member's",
     "R3": "after a lost reply, what the caller does not hold is given back",
     "R4": "a settle acts only on a token that is held",
-    "R8 window": "others are recovered only after own beats have arrived for as long",
+    "R8 window": "others are recovered only after beats have arrived for as long, own ones or those of the fleet",
+    "R8 row": "the row of the fleet's beats begins anew where it is not certain that others could beat",
     "R8 score": "recovery compares the time of the beat again",
     "R8 audit": "a member without a beat is given one",
     "fork": "a child of a job does nothing as its parent",
@@ -48,7 +49,8 @@ class Violation(AssertionError):
 class Server(NamedTuple):
     """queue: units, the next one last.  members: epochs.  held: units in flight.  done: how often each was settled.
 
-    ages: ticks since the last beat, at most DEATH.
+    ages: ticks since the last beat, at most DEATH.  row: the fleet's beats: ticks since the first one, at most DEATH,
+    and since the last one; None if the next beat begins it.
     """
 
     queue: tuple[int, ...]
@@ -56,6 +58,7 @@ class Server(NamedTuple):
     held: frozenset[tuple[Identity, Token, int]]
     done: tuple[int, int]
     ages: frozenset[tuple[Identity, int]]
+    row: tuple[int, int] | None = None
 
     def epoch(self, identity: Identity) -> int | None:
         return dict(self.members).get(identity)
@@ -136,6 +139,7 @@ def renew_beat(server: Server, identity: Identity) -> Server:
 def beat(server: Server, identity: Identity) -> tuple[Server, bool]:
     """Return the server, and whether the process is a stranger to it."""
     is_member = bool(server.epoch(identity))
+    server = server._replace(row=(0 if server.row is None else server.row[0], 0))
     return server.with_age(identity, 0) if is_member else server, not is_member
 
 
@@ -148,8 +152,11 @@ def audit(server: Server) -> Server:
 
 
 def age(server: Server) -> Server:
-    """Let a tick go by."""
-    return server._replace(ages=frozenset((identity, min(DEATH, ticks + 1)) for identity, ticks in server.ages))
+    """Let a tick go by.  Two without a beat are a gap."""
+    row = None if server.row is None or server.row[1] else (min(DEATH, server.row[0] + 1), 1)
+    return server._replace(
+        row=row, ages=frozenset((identity, min(DEATH, ticks + 1)) for identity, ticks in server.ages)
+    )
 
 
 # 2. processes
@@ -215,7 +222,7 @@ def first_state(faults: tuple[str, ...] = FAULTS) -> State:
     for identity in identities:
         server = join(server, identity)
     processes = tuple(Process("up", each, has_joined=True, window=DEATH) for each in identities)
-    return State(server, processes, (), faults)
+    return State(server._replace(row=(DEATH, 0)), processes, (), faults)
 
 
 # 4. steps
@@ -332,7 +339,7 @@ def _beaten(state: State, identity: Identity) -> State:
 
 def _recoveries(state: State, index: int, process: Process, without: str) -> Iterator[State]:
     if process.handed is None:
-        if process.window >= DEATH or without == "R8 window":
+        if process.window >= DEATH or state.server.row == (DEATH, 0) or without == "R8 window":
             for identity, ticks in sorted(state.server.ages):
                 if ticks >= DEATH and identity != process.identity:
                     yield state.with_process(index, process._replace(handed=identity, handed_is_valid=True))
@@ -384,6 +391,9 @@ def _blackout(state: State, without: str) -> State:
     """Make all beats old at once."""
     state = state.spend("blackout")
     server = state.server._replace(ages=frozenset((name, DEATH) for name, _ in state.server.ages))
+    if without != "R8 row":
+        is_kept = any(each.life == "up" and each.has_joined for each in state.processes)
+        server = server._replace(row=(0, 0) if is_kept else None)
     processes = tuple(each if without == "R8 window" else each._replace(window=0) for each in state.processes)
     return state._replace(server=server, processes=processes)
 

@@ -21,6 +21,8 @@ from tests.properties import small_model
 from tests.properties.small_model import DEATH, Identity, Server, Violation, explore, first_state
 
 TICK = 1_000.0  # seconds
+SILENCE = 4.5 * TICK  # of which a third is longer than a tick, and shorter than two
+ROW = str(round(1_000 * SILENCE))
 STEPS = 400
 SHORT = [("lost",), ("freeze",), ("blackout", "kill")]
 LONG = [
@@ -51,6 +53,7 @@ def test_no_state_of_the_whole_core_has_either(faults: tuple[str, ...]) -> None:
         ("R3", ("lost",), "stuck"),
         ("R4", ("lost",), "in 2 places"),
         ("R8 window", ("blackout",), "lives, and was recovered"),
+        ("R8 row", ("blackout",), "lives, and was recovered"),
         ("R8 score", ("freeze",), "lives, and was recovered"),
         ("R8 audit", ("kill",), "members that nobody is"),
         ("fork", ("fork", "kill"), "lives|places|stuck|members"),
@@ -99,7 +102,7 @@ class Real:
 
     def beat(self, identity: Identity) -> bool:
         with self._store.borrowed() as connection:
-            return bool(self._engine.beat(connection, [name(identity)]).strangers)
+            return bool(self._engine.beat(connection, [name(identity)], SILENCE, server="s").strangers)
 
     def audit(self) -> None:
         self._store.call("DEL", "kiq:audit")
@@ -110,6 +113,9 @@ class Real:
         flat = self._store.call("ZRANGE", "kiq:beats:2", 0, -1, "WITHSCORES")
         for identity, score in zip(flat[::2], flat[1::2], strict=True):
             self._store.call("ZADD", "kiq:beats:2", float(score) - 1_000 * TICK, identity)
+        if row := self._store.call("HGET", "kiq:watch", ROW):
+            moved = (int(each) - round(1_000 * TICK) for each in row.split()[1:])
+            self._store.call("HSET", "kiq:watch", ROW, "s {} {}".format(*moved))
 
     def server(self) -> Server:
         """Return what is in Redis in the words of the model; its units are done that are nowhere."""
@@ -135,7 +141,14 @@ class Real:
                 (identity_of(each), min(DEATH, round((now - float(score) / 1_000) / TICK)))
                 for each, score in zip(scores[::2], scores[1::2], strict=True)
             ),
+            self._row(now),
         )
+
+    def _row(self, now: int) -> tuple[int, int] | None:
+        if (row := self._store.call("HGET", "kiq:watch", ROW)) is None:
+            return None
+        since, last = (round((now - int(each) / 1_000) / TICK) for each in row.split()[1:])
+        return None if last > 1 else (min(DEATH, since), last)
 
 
 def name(identity: Identity) -> str:

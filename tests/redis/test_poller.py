@@ -583,4 +583,4 @@ class TestLooks:
         monkeypatch.setattr(poller, "_wait_for_look", poller.stop)
         poller.run()
 
-        assert done == ["write", "pause 5", "write", "prune"]
+        assert done == ["write", "pause 1", "write", "prune"]

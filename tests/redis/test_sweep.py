@@ -23,6 +23,7 @@ from kiqcluster.worker.maintenance.recovery import Recovery
 from tests.kit import ManualClock
 
 SILENCE_LIMIT_SECONDS = 60.0
+LIMIT_MS = str(round(1_000 * SILENCE_LIMIT_SECONDS))
 
 
 class MovedEngine(Engine):
@@ -36,10 +37,14 @@ class MovedEngine(Engine):
 
 
 def age(store: Store, seconds: float) -> None:
-    """Make every beat in Redis older."""
+    """Make every beat in Redis older, and the row of the fleet's beats with them."""
     flat = store.call("ZRANGE", "kiq:beats:2", 0, -1, "WITHSCORES")
     for identity, score in zip(flat[::2], flat[1::2], strict=True):
         store.call("ZADD", "kiq:beats:2", float(score) - 1_000 * seconds, identity)
+    if watch := store.call("HGET", "kiq:watch", LIMIT_MS):
+        server, since, last = watch.decode().split()
+        times = (str(int(each) - round(1_000 * seconds)) for each in (since, last))
+        store.call("HSET", "kiq:watch", LIMIT_MS, " ".join((server, *times)))
 
 
 class Watcher:
@@ -129,7 +134,7 @@ def queued(store: Store) -> list[str]:
     return [raw.decode() for each in lists for raw in each]
 
 
-def beat(watcher: Watcher, member: Member) -> None:
+def beat(watcher: Watcher, member: Member | Watcher) -> None:
     with watcher.store.borrowed() as connection:
         Engine(watcher.store, DeadSetLimits(1, 1.0)).beat(connection, [member.identity])
 
@@ -209,6 +214,79 @@ def test_a_worker_recovers_nobody_until_it_has_beaten_for_the_whole_time(watcher
     assert watcher.look() == [other.identity]
 
 
+def test_a_process_that_has_just_started_recovers_whom_the_fleet_has_waited_for(
+    ready: Watcher, other: Member, store: Store, setup: Setup
+) -> None:
+    """None of the others lives for as long as a dead one must be waited for."""
+    names = [f"there:{number}:ffffffffffff" for number in range(6)]
+
+    found = []
+    for name in names:
+        beat(ready, ready)
+        young = Watcher(store, setup, name)
+        young.engine.ahead = ready.engine.ahead
+        found.append(young.look())
+        store.call("HDEL", "kiq:members", name)
+
+    assert found == [[], [], [], [], [], [other.identity]]
+    assert queued(store) == ["c", "b", "a"]
+
+
+def test_it_does_not_while_nobody_has_beaten_for_a_third_of_the_time(
+    ready: Watcher, other: Member, store: Store, setup: Setup
+) -> None:
+    """Nobody knows whether others could."""
+    age(store, SILENCE_LIMIT_SECONDS)
+    young = Watcher(store, setup, "there:1:ffffffffffff")
+
+    assert young.look() == []
+    assert young.look_for(SILENCE_LIMIT_SECONDS - 10) == []
+    assert sorted(young.look()) == sorted([other.identity, ready.identity])
+
+
+def test_it_does_not_where_it_does_not_know_which_server_answers(
+    ready: Watcher, other: Member, store: Store, setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MovedEngine, "server_of", lambda *_: "")
+    young = Watcher(store, setup, "there:1:ffffffffffff")
+    row = store.call("HGETALL", "kiq:watch")
+    age(store, SILENCE_LIMIT_SECONDS)
+    aged = store.call("HGETALL", "kiq:watch")
+
+    assert young.look(0.0) == []
+    assert store.call("HGETALL", "kiq:watch") == aged != row
+
+
+def test_processes_that_wait_for_another_time_do_not_vouch_for_it(
+    ready: Watcher, other: Member, store: Store, setup: Setup
+) -> None:
+    """Whoever waits for ten minutes bears gaps of three, in which nobody may have been able to beat."""
+    for _ in range(8):
+        with store.borrowed() as connection:
+            ready.engine.beat(connection, [ready.identity], 600.0, 0, server="s")
+        ready.pass_time(100.0)
+    young = Watcher(store, setup, "there:1:ffffffffffff")
+
+    assert young.look(0.0) == []
+    assert len(store.call("HKEYS", "kiq:watch")) == 2
+
+
+def test_a_process_whose_own_clock_contradicts_redis_does_not_believe_the_fleet(
+    ready: Watcher, other: Member, store: Store, setup: Setup
+) -> None:
+    young = Watcher(store, setup, "there:1:ffffffffffff")
+    ready.look_for(SILENCE_LIMIT_SECONDS - 10)
+    young.engine.ahead = ready.engine.ahead
+    young.clock.time = ready.clock.time
+    assert young.look(0.0) == []
+    age(store, 15.0)
+    ready.engine.ahead += 15.0
+    young.engine.ahead += 15.0  # the server's clock was set, by too little to be seen there
+
+    assert young.look(0.0) == []
+    assert young.look() == [other.identity]
+
+
 def test_connections_that_are_closed_whenever_they_are_idle_put_nothing_off(
     ready: Watcher, other: Member, store: Store
 ) -> None:
@@ -229,7 +307,7 @@ def test_another_server_gives_everybody_the_whole_time_again(
     """A replica that was promoted knows less."""
     ready.look_for(SILENCE_LIMIT_SECONDS - 10)
     store.close()
-    monkeypatch.setattr(ready.engine, "server_of", lambda *_: "another run id")
+    monkeypatch.setattr(ready.engine, "server_of", lambda *_: "another-server")
 
     assert ready.look_for(SILENCE_LIMIT_SECONDS) == []
     assert ready.look() == [other.identity]
@@ -247,16 +325,19 @@ def test_where_info_is_forbidden_a_new_connection_counts_as_another_server(
     assert ready.look() == [other.identity]
 
 
-def test_after_a_look_that_redis_refused_everybody_has_the_whole_time_again(
+def test_after_beats_that_redis_refused_everybody_has_the_whole_time_again(
     ready: Watcher, other: Member, store: Store
 ) -> None:
+    """Nobody could beat for longer than a third of the time: a wrong type is the same for all."""
     ready.look_for(SILENCE_LIMIT_SECONDS - 20)
     store.call("RENAME", "kiq:beats:2", "aside")
     store.call("SET", "kiq:beats:2", "no sorted set")
-    ready.clock.time += 10
-    ready.engine.ahead += 10
-    ready.recovery._sweep()
+    for _ in range(2):
+        ready.clock.time += 10
+        ready.engine.ahead += 10
+        ready.recovery._sweep()
     store.call("RENAME", "aside", "kiq:beats:2")
+    age(store, 20)
 
     assert ready.look_for(SILENCE_LIMIT_SECONDS) == []
     assert ready.look() == [other.identity]
@@ -482,10 +563,10 @@ def test_many_slow_recoveries_hold_up_no_beat(ready: Watcher, store: Store, monk
         ready.engine.ahead += 6.0
         return recover(*arguments)
 
-    def note(*arguments: Any) -> Beat:
+    def note(*arguments: Any, **options: Any) -> Beat:
         gaps.append(ready.clock.time - beat_at[0])
         beat_at[0] = ready.clock.time
-        return beat(*arguments)
+        return beat(*arguments, **options)
 
     beat = ready.engine.beat
     monkeypatch.setattr(ready.engine, "recover", recover_slowly)

@@ -325,15 +325,21 @@ class Engine:
         most: int = 0,
         pause: float = 0.0,
         timeout: float | None = None,
+        *,
+        server: str = "",
+        is_certain: bool = True,
     ) -> Beat:
         """Record that these processes are alive; receive up to `most` members that were silent for `silence` seconds.
 
         pause: seconds until the same members are handed to others.  timeout: seconds to wait for the reply.
+        is_certain: whether the caller knows by itself that those who live could beat; else it receives some only if the
+        beats of the fleet show that.  server: which process of Redis answers, "" where that is not known.
         One round trip, O(log members).
         """
         keys = [self._keys.members, self._keys.beats, self._keys.beats_of_format_1, self._keys.seen_of_format_1]
-        arguments: list[Word] = [round(silence * 1_000), most, round(pause * 1_000), *mine]
-        at, strangers, handed, broken = self._run(connection, Call(BEAT, [*keys, self._keys.audit], arguments), timeout)
+        keys += [self._keys.audit, self._keys.watch]
+        arguments: list[Word] = [round(silence * 1_000), most, round(pause * 1_000), server, int(is_certain), *mine]
+        at, strangers, handed, broken = self._run(connection, Call(BEAT, keys, arguments), timeout)
         silent, complaint = {}, ""
         for word, score in zip(handed[::2], handed[1::2], strict=True):
             if (identity := _text(word)) is None:  # not one of our members; it must not stop the recovery of others

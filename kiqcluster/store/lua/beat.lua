@@ -6,15 +6,21 @@
 -- KEYS[3]  kiq:beats              hash    format 1: identity -> number of beats; it exists while such processes may live
 -- KEYS[4]  kiq:beats:1            hash    members of format 1: identity -> that number when their score was set
 -- KEYS[5]  kiq:audit              string  "<cursor in kiq:members> <when> <1 if the round has met format 1, else 0>"
+-- KEYS[6]  kiq:watch              hash    ARGV[1] -> "<ARGV[4] of the last beat> <since when> <when the last beat was>"
 -- ARGV[1]  milliseconds of silence after which a member is handed out
--- ARGV[2]  how many are handed out at most; 0 when the caller may recover nobody
+-- ARGV[2]  how many are handed out at most
 -- ARGV[3]  milliseconds after which a member that was not recovered is handed out again
--- ARGV[4+] identities of live processes
+-- ARGV[4]  id of the process of Redis that answers, as the caller knows it; "" when it does not
+-- ARGV[5]  "1" when the caller's own beats have arrived for long enough, whatever others have done
+-- ARGV[6+] identities of live processes
 --
--- Returns {the server's time in milliseconds, {those of ARGV[4+] that are no longer members}, {identity, score, ...},
+-- Returns {the server's time in milliseconds, {those of ARGV[6+] that are no longer members}, {identity, score, ...},
 -- {key, ...}}.  The third list holds the members handed out.  The fourth names those of KEYS[3] and KEYS[4] that have a
 -- wrong type: then nothing is counted or audited, and recovery refuses members that only their number could prove
 -- alive.
+-- Members are handed out while it is certain that those alive could beat: somebody's beats have arrived for ARGV[1]
+-- without a gap of a third of it, from one process of Redis whose clock was not set back (KEYS[6]), or the caller's own
+-- have.  Callers that wait for a different time do not count for one another.
 -- Handing a member out moves its score, so that no other caller gets it at the same time.  If the caller dies, the
 -- member is handed out again.  Recovery compares the score again.
 -- The beat of a process that was fenced does not count.
@@ -41,7 +47,7 @@ local function is_member(identity)
 end
 
 local strangers = {}
-for i = 4, #ARGV do
+for i = 6, #ARGV do
   if not is_member(ARGV[i]) then
     strangers[#strangers + 1] = ARGV[i]
   else
@@ -57,6 +63,20 @@ for _, identity in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], string.format('(%
   redis.call('ZADD', KEYS[2], now, identity)
 end
 
+-- Takes note of a beat that was written; returns whether somebody's have arrived for long enough.
+local function has_watched()
+  local seen = redis.pcall('HGET', KEYS[6], ARGV[1])
+  if type(seen) == 'table' then redis.call('UNLINK', KEYS[6]) end -- of a wrong type
+  local server, since, last = string.match(type(seen) == 'string' and seen or '', '^(%S+) (%d+) (%d+)$')
+  since, last = tonumber(since), tonumber(last)
+  if server ~= ARGV[4] or now < last or now - last > silence / 3 then since = now end
+  redis.call('HSET', KEYS[6], ARGV[1], string.format('%s %d %d', ARGV[4], since, now))
+  return now - since >= silence
+end
+
+local is_certain = ARGV[5] == '1'
+if ARGV[4] ~= '' and #ARGV >= 6 then is_certain = has_watched() or is_certain end
+
 -- Returns whether a member of format 1 has beaten since its score was set.
 local function has_counted(identity)
   local seen = has_others and redis.call('HGET', KEYS[4], identity)
@@ -67,8 +87,8 @@ local function has_counted(identity)
 end
 
 local handed = {}
-local silent = most > 0 and redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now - silence, 'LIMIT', 0, PAGE) or {}
-for _, identity in ipairs(silent) do
+local silent = most > 0 and is_certain and redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now - silence, 'LIMIT', 0, PAGE)
+for _, identity in ipairs(silent or {}) do
   if has_counted(identity) then
     redis.call('ZADD', KEYS[2], now, identity)
   elseif #handed < 2 * most then

@@ -1,11 +1,11 @@
 """Membership beat: tells Redis that this process lives, and keeps what its beats show of Redis.
 
-Runs in: the thread of recovery.  The rules of the window, within which a process may recover others, are those of
-failure_detector.
+Runs in: the thread of recovery.  failure_detector has the rules by which a process may recover others.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from weakref import WeakKeyDictionary
 
@@ -31,37 +31,39 @@ class MembershipBeat:
         self.interval = recover_after / BEATS_PER_WINDOW
         self._timeout = min(MAX_TIMEOUT_SECONDS, self.interval)
         self._window: Window | None = None
-        # Connection → its connect_count, and which server it reaches.
-        self._servers: WeakKeyDictionary[Connection, tuple[int, str]] = WeakKeyDictionary()
+        # Connection → its connect_count, which server it reaches, and the same as the server tells.
+        self._servers: WeakKeyDictionary[Connection, tuple[int, str, str]] = WeakKeyDictionary()
         self._unknown_servers = count(1)
-
-    def may_recover(self, at: float) -> bool:
-        """Return whether this process may recover silent ones, at a moment in monotonic seconds."""
-        return failure_detector.may_recover(self._window, at, self.recover_after)
 
     def begin_window(self) -> None:
         """Let the next beat begin a new window."""
         self._window = None
 
     def send(self, identity: str, asked: float, most: int) -> Beat:
-        """Beat under an identity, and ask for silent members, at most so many, if this process may recover them now.
+        """Beat under an identity, and receive silent members to recover, at most so many.
 
         asked: the time now, monotonic seconds.  Raises StoreError.  One round trip, one more after each new connection.
         """
-        server, beat = self._exchange(identity, most if self.may_recover(asked) else 0)
+        before = self._window
+        is_certain = failure_detector.may_recover(before, asked, self.recover_after)
+        server, beat = self._exchange(identity, most, is_certain)
         seen = Observation(asked, self._clock.monotonic(), server, beat.at)
-        self._window = failure_detector.observe(self._window, seen, self.recover_after)
+        self._window = failure_detector.observe(before, seen, self.recover_after)
+        is_doubtful = is_certain and not failure_detector.may_recover(self._window, asked, self.recover_after)
+        if is_doubtful or failure_detector.is_disturbed(before, seen, self.recover_after):
+            return replace(beat, silent={})  # others are handed them in a while
         return beat
 
-    def _exchange(self, identity: str, most: int) -> tuple[str, Beat]:
+    def _exchange(self, identity: str, most: int, is_certain: bool) -> tuple[str, Beat]:
         """Return which server answered, "" where that is not known, and its answer."""
         with self._engine.store.borrowed() as connection:
             connection.connect()
-            number, server = self._servers.get(connection, (0, ""))
+            number, server, known = self._servers.get(connection, (0, "", ""))
             if number != connection.connect_count:
                 number = connection.connect_count
                 known = self._engine.server_of(connection, self._timeout)
                 server = known or f"unknown server {next(self._unknown_servers)}"
-                self._servers[connection] = (number, server)
-            beat = self._engine.beat(connection, [identity], self.recover_after, most, self.interval, self._timeout)
+                self._servers[connection] = (number, server, known)
+            limits = (self.recover_after, most, self.interval, self._timeout)
+            beat = self._engine.beat(connection, [identity], *limits, server=known, is_certain=is_certain)
             return (server if number == connection.connect_count else ""), beat

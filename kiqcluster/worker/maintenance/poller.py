@@ -41,7 +41,7 @@ from kiqcluster.worker.maintenance.duties import Duties, Duty, due_after, longes
 
 __all__ = ["BatchSource", "DueSource", "Moved", "Poller", "sidekiq_sources"]
 
-OUTAGE_PAUSE_SECONDS = 5.0  # until the next look while Redis is away
+OUTAGE_PAUSE_SECONDS = 1.0  # until the next look while Redis is away
 MAX_REMEMBERED_KEYS = 1_000  # that Redis has refused
 WRITE_SECONDS = 0.05  # until an outcome is written: no entry of our own is looked for earlier
 WRITTEN_SECONDS = 1.0  # after which a poll finds an outcome that this process has decided on, unless Redis is slow

@@ -266,8 +266,6 @@ class Recovery(Service):
         self._update_fencing(identity, asked, beat.strangers)
         if beat.complaint:
             self._log_refusal(RedisRefused(beat.complaint))
-        if not self._beat.may_recover(asked):
-            return 0  # this very beat has begun a new window; other processes are handed them in a while
         for silent, score in beat.silent.items():
             if self._now() > asked + self._beat.interval:
                 break  # the next beat is due; the others are handed out again

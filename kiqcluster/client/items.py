@@ -11,7 +11,7 @@ from typing import Any
 
 from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.client.router import options_of
-from kiqcluster.errors import InvalidPush
+from kiqcluster.errors import InvalidArguments, InvalidPush
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.payload import WRAPPED, check_storable
 from kiqcluster.sidekiq.ruby_entries import misfits
@@ -44,14 +44,17 @@ def read_item(setup: Setup, item: Mapping[str, Any]) -> tuple[str, Definition | 
 
 
 def check_presentable(item: Mapping[str, Any], name: str, options: Mapping[str, JSON], arguments: Any) -> None:
-    """Check the keys of an item.  arguments: of the job, or of the first of many.
+    """Raise InvalidPush for a key that Ruby's pages cannot show, or that JSON cannot store.
 
-    Raises InvalidPush for one that Ruby's pages cannot show, InvalidArguments for a value that JSON cannot store.
+    arguments: of the job, or of the first of many.
     """
     if WRAPPED in options:
         raise InvalidPush(f"{WRAPPED} marks entries that keep other bytes; no push may have it")
-    for key, value in options.items():
-        check_storable(value, key)
+    try:
+        for key, value in options.items():
+            check_storable(value, key)
+    except InvalidArguments as error:
+        raise InvalidPush(f"{name}: {error}") from error
     arguments = arguments if isinstance(arguments, list) else []  # another type is refused later, with a better message
     for key in misfits({"args": arguments, "class": name, "jid": item.get("jid", "-"), **options}):
         raise InvalidPush(

@@ -240,7 +240,7 @@ class TestItems:
     @pytest.mark.parametrize("value", [float("inf"), float("nan"), [float("-inf")], {"a": "\ud800"}])
     def test_a_key_that_would_become_another_value_is_refused(self, setup: Setup, value: Any) -> None:
         """msgspec writes null for what is no number."""
-        with pytest.raises(InvalidArguments, match="some_key"):
+        with pytest.raises(InvalidPush, match="some_key"):
             Client(setup=setup).push({"class": "X", "args": [], "some_key": value})
 
     def test_the_mark_of_an_entry_that_keeps_other_bytes_is_refused(self, setup: Setup) -> None:

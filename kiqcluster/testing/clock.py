@@ -45,8 +45,8 @@ def frozen_clock(at: float | datetime | None = None) -> Iterator[FrozenClock]:
     if at is not None:
         clock.set(at)
     before = SystemClock.now
-    SystemClock.now = staticmethod(clock.now)
+    SystemClock.now = staticmethod(clock.now)  # type: ignore[method-assign]
     try:
         yield clock
     finally:
-        SystemClock.now = staticmethod(before)
+        SystemClock.now = staticmethod(before)  # type: ignore[method-assign]

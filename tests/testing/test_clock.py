@@ -8,9 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from kiqcluster import job
+from kiqcluster.application.registry import Registry, using_registry
 from kiqcluster.errors import InvalidPush
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.testing import enqueued, fake, frozen_clock
+
+
+def note(n: int) -> None: ...
 
 
 def test_it_stands_still_until_it_is_moved() -> None:
@@ -31,13 +35,25 @@ def test_it_begins_now_unless_told() -> None:
 
 
 def test_the_real_one_comes_back_however_deep_it_was() -> None:
+    real = SystemClock.now
+
     with pytest.raises(ZeroDivisionError), frozen_clock(1.0):
         with frozen_clock(2.0):
             assert SystemClock.now() == 2.0
         assert SystemClock.now() == 1.0
         raise ZeroDivisionError
 
-    assert SystemClock.now is time.time
+    assert SystemClock.now is real
+
+
+def test_a_tool_that_replaces_python_s_time_stops_it_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As freezegun does: it replaces what modules have, and knows nothing of names that a class has bound before."""
+    monkeypatch.setattr(time, "time", lambda: 2_000_000_000.0)
+
+    with using_registry(Registry()), fake() as jobs:
+        job(note).perform_in(60, 1)
+
+        jobs.assert_enqueued("note", 1, at=2_000_000_060.0)
 
 
 def test_durations_go_on() -> None:

@@ -7,6 +7,7 @@ otel         OpenTelemetry: a span for each push and each run
 sentry       Sentry: errors of jobs, a transaction for each run, a span for each push, check-ins of cron
 statsd       StatsD and Datadog: counts and times of runs; the application gives it a client
 job_names    by which name they show a job
+pyinstaller/ PyInstaller: what a frozen program needs beside modules
 run_errors   what otel, sentry and statsd share: errors that are no failures, and errors of their own
 sqlalchemy/  jobs in the transaction that enqueues them, runs that take effect once, sessions of jobs
 outbox/      what the outboxes share

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import PurePosixPath
 
 from werkzeug.exceptions import NotFound
 from werkzeug.wrappers import Request, Response
 
 __all__ = ["PREFIX", "Asset", "answer", "asset_path", "assets", "is_asset"]
 
-FOLDER = Path(__file__).parent / "static"
+FOLDER = files("kiqcluster.web") / "static"
 PREFIX = "/static/"
 ICON, ICON_PATH = "icon.svg", "/favicon.ico"  # for which a browser asks beside anything that is no page of ours
 TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
@@ -41,13 +44,22 @@ class Asset:
 def assets() -> dict[str, Asset]:
     """Return name → file."""
     found = {}
-    for path in sorted(FOLDER.rglob("*")):
-        if path.suffix in TYPES:
-            name, body = path.relative_to(FOLDER).as_posix(), path.read_bytes()
+    for name, file in sorted(_files(FOLDER)):
+        if kind := TYPES.get(PurePosixPath(name).suffix):
+            body = file.read_bytes()
             digest = hashlib.sha256(body).hexdigest()[:DIGEST_CHARACTERS]
             compressed = gzip.compress(body, COMPRESSION_LEVEL, mtime=0)
-            found[name] = Asset(name, digest, TYPES[path.suffix], body, compressed)
+            found[name] = Asset(name, digest, kind, body, compressed)
     return found
+
+
+def _files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
+    """Yield path and file of all files below a folder."""
+    for each in folder.iterdir():
+        if each.is_dir():
+            yield from _files(each, f"{prefix}{each.name}/")
+        else:
+            yield f"{prefix}{each.name}", each
 
 
 def asset_path(name: str) -> str:

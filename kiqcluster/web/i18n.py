@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import gettext
 from functools import cache
+from importlib.resources import files
 from io import BytesIO
-from pathlib import Path
 
 import polib
 from werkzeug.wrappers import Request
@@ -18,7 +18,7 @@ from kiqcluster.web.cookies import LANGUAGE
 
 __all__ = ["LANGUAGES", "choose_language", "direction", "message", "messages", "translations"]
 
-FOLDER = Path(__file__).parent / "locale"
+FOLDER = files("kiqcluster.web") / "locale"
 LANGUAGES = {"en": "English", "zh": "中文", "ja": "日本語"}  # code → how its speakers call it
 DIRECTIONS: dict[str, str] = {}  # code → rtl, for languages that are written so
 PLURALS = {"en": "nplurals=2; plural=(n != 1);"}
@@ -38,8 +38,8 @@ def messages(one: str, many: str) -> tuple[str, str]:
 @cache
 def translations(language: str) -> gettext.NullTranslations:
     """Return the messages of a language; English ones are the messages themselves."""
-    files = sorted((FOLDER / language / "LC_MESSAGES").glob("*.po"))
-    if not files:
+    folder = FOLDER / language / "LC_MESSAGES"
+    if not folder.is_dir():
         return gettext.NullTranslations()
     catalogue = polib.POFile()
     catalogue.metadata = {
@@ -47,8 +47,8 @@ def translations(language: str) -> gettext.NullTranslations:
         "Plural-Forms": PLURALS.get(language, NO_PLURALS),
     }
     seen: set[str] = set()
-    for path in files:
-        for entry in polib.pofile(str(path)):
+    for file in sorted((each for each in folder.iterdir() if each.name.endswith(".po")), key=lambda each: each.name):
+        for entry in polib.pofile(file.read_text(encoding="utf-8")):
             if entry.msgid not in seen and not entry.obsolete:
                 seen.add(entry.msgid)
                 catalogue.append(entry)

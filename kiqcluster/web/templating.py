@@ -11,10 +11,9 @@ import gettext
 import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, nodes
+from jinja2 import Environment, PackageLoader, StrictUndefined, nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
@@ -24,9 +23,8 @@ from kiqcluster.web import formats
 from kiqcluster.web.arguments import as_json, shorten
 from kiqcluster.web.i18n import direction, translations
 
-__all__ = ["FOLDER", "encode_page", "environment", "render"]
+__all__ = ["encode_page", "environment", "render"]
 
-FOLDER = Path(__file__).parent / "templates"
 MACROS = "macros.html"
 MAX_LINKED_CHARACTERS = 500  # of a name in a path
 MAX_MESSAGES = 2_000  # that a process keeps, of each language
@@ -71,7 +69,7 @@ class Templates(Environment):
 def environment(language: str) -> Environment:
     """Return the environment of a language."""
     made = Templates(
-        loader=FileSystemLoader(FOLDER),
+        loader=PackageLoader("kiqcluster.web"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -47,6 +47,17 @@ ENDS_PROCESSES = {"ipc/exits.py"}
 FORKS = {"supervisor/fork.py"}
 STARTS_THREADS = {"process/service.py", "store/names.py"}  # the second: a look-up that may hang is nobody's to wait for
 
+# Who may know where modules lie.  Data is read by importlib.resources, also out of an archive or a frozen program.
+KNOWS_PLACES = {
+    "application/loading.py": "leaves its own frames out of a traceback",
+    "contrib/pyinstaller/__init__.py": "names the folder of the hook",
+    "contrib/sentry.py": "which frames are ours",
+    "features/history.py": "which frames are ours",
+    "ipc/site_hooks.py": "a folder for PYTHONPATH",
+    "process/logs/log.py": "the file of a record of the log",
+    "worker/run/retry.py": "which frames are ours",
+}
+
 # Locks of what any process of the application uses, which it may fork while a thread holds one.
 LOCKS_OF_CLIENTS = (
     "application",
@@ -97,7 +108,8 @@ SOURCE_KINDS = {".py", ".pyi", ".lua", ".rb", ".md", ".toml", ".cfg", ".yml", ".
 
 def module_paths() -> list[str]:
     """Return the path of each module within the package."""
-    return sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+    paths = (path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+    return sorted(path for path in paths if "-" not in path)  # else it is no module: a hook of PyInstaller
 
 
 @cache
@@ -246,6 +258,17 @@ def _is_of_text(call: ast.Call) -> bool:
         isinstance(call.func, ast.Attribute) and call.func.attr == "open" and not name.startswith(("os.", "self."))
     )
     return is_method and isinstance(mode, ast.Constant) and bool(re.fullmatch(r"[rwax+]+t?", str(mode.value)))
+
+
+def test_data_is_read_by_importlib_resources() -> None:
+    found = {
+        path
+        for path, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and node.id == "__file__"
+    }
+
+    assert found == set(KNOWS_PLACES)
 
 
 def test_no_lock_of_fetch_is_held_over_a_round_trip() -> None:

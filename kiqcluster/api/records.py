@@ -16,7 +16,7 @@ from kiqcluster.sidekiq import backtraces, ruby_json
 from kiqcluster.sidekiq.active_job import unwrapped
 from kiqcluster.sidekiq.compression import decompressed, is_compressed
 from kiqcluster.sidekiq.payload import WRAPPED, Payload, bare, read, seconds
-from kiqcluster.sidekiq.ruby_entries import ruby_entry
+from kiqcluster.sidekiq.ruby_entries import entry_for_ruby
 from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = ["JobRecord", "is_verbatim", "renamed"]
@@ -228,7 +228,7 @@ def is_verbatim(jid: str) -> bool:
 def renamed(raw: bytes, to: str) -> bytes:
     """Return a job's bytes with the name of another queue; what is not a JSON object names none, and stays as it is."""
     try:
-        return ruby_json.patch(raw, {"queue": to}) if bare(raw) is raw else ruby_entry(raw, {"queue": to}, to)
+        return ruby_json.patch(raw, {"queue": to}) if bare(raw) is raw else entry_for_ruby(raw, {"queue": to}, to)
     except (MalformedPayload, ruby_json.Undecodable):
         return raw
 

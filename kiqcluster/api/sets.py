@@ -21,7 +21,7 @@ from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import check_queue_name
-from kiqcluster.sidekiq.ruby_entries import ruby_entry
+from kiqcluster.sidekiq.ruby_entries import entry_for_ruby
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
 from kiqcluster.store.entry_moves import STAGE, DeadSetLimits, Move, move_entries, trim_dead
@@ -362,7 +362,7 @@ class DeadSet(JobSet):
         entry that it can.  Two round trips; the second drops 1 000 entries at most.
         """
         now = self._clock.now()
-        raw = job if isinstance(job, bytes) else ruby_entry(ruby_json.encode(dict(job)), {}, DEFAULT_QUEUE)
+        raw = job if isinstance(job, bytes) else entry_for_ruby(ruby_json.encode(dict(job)), {}, DEFAULT_QUEUE)
         self._store.call("ZADD", self._key, repr(now), raw)
         trim_dead(self._store, now, dead_set_limits())
         notify_killed(JobRecord(raw))

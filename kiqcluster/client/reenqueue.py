@@ -23,7 +23,7 @@ from kiqcluster.features.payload import size_limiter
 from kiqcluster.process.runtime import Push, Setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import Payload, bare, read, stamp, wrap
-from kiqcluster.sidekiq.ruby_entries import ruby_entry
+from kiqcluster.sidekiq.ruby_entries import entry_for_ruby
 from kiqcluster.store.entry_moves import Move
 
 __all__ = ["DEFAULT_QUEUE", "added", "enqueued", "retried"]
@@ -101,7 +101,7 @@ def _pushed(
     if pristine is not stored and "args" in written:
         new = size_limiter.closed(new)
     if raw is not old:
-        new = ruby_entry(new, {}, push.queue)
+        new = entry_for_ruby(new, {}, push.queue)
     return Move(old, "push", push.queue, new)
 
 

@@ -26,7 +26,7 @@ from kiqcluster.features.tasks import CANCELLED_BY_TASK
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.payload import DROPPED_BY_CANCEL, TASK_ID, read, task_of
-from kiqcluster.sidekiq.ruby_entries import ruby_entry
+from kiqcluster.sidekiq.ruby_entries import entry_for_ruby
 from kiqcluster.store import Store
 from kiqcluster.store.engine.settle_calls import DROPPED_SECONDS, MAX_DROPPED_JOBS
 from kiqcluster.store.entry_moves import RECORD, DeadSetLimits, Move, move_entries, record_queued
@@ -250,7 +250,7 @@ def _as_dropped(raw: bytes, queue: str, by: str = DROPPED_BY_CANCEL) -> bytes:
     """Return the bytes of a job in the list of dropped jobs.  queue: of a job that names none.  by: who drops it."""
     payload = raw.rpartition(b"\0")[2]
     changes = {"dropped": True, "dropped_by": by}
-    return ruby_entry(payload, changes, queue, TRANSIENT_KEYS)
+    return entry_for_ruby(payload, changes, queue, TRANSIENT_KEYS)
 
 
 # 4. where it runs

@@ -50,7 +50,7 @@ from kiqcluster.sidekiq.payload import (
     seconds,
     stamp,
 )
-from kiqcluster.sidekiq.ruby_entries import ruby_entry
+from kiqcluster.sidekiq.ruby_entries import entry_for_ruby
 from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = ["DEFAULT_TTL_SECONDS", "ONE_AT_A_TIME", "ClientDeduplication", "ServerDeduplication", "idempotency_key"]
@@ -236,6 +236,6 @@ def _handed_on(end: JobEnd, name: str, jid: str, ttl: int) -> Effect:
     changes: Payload = {"jid": again, "created_at": now, "enqueued_at": now, "rescheduled_once": True}
     if EXPIRY in end.payload and (duration := seconds(end.payload.get(EXPIRES_IN))) is not None:
         changes[EXPIRY] = now + duration
-    payload = ruby_entry(end.raw, changes, end.queue, HISTORY)
+    payload = entry_for_ruby(end.raw, changes, end.queue, HISTORY)
     queue = (keys.queues, keys.queue(end.queue), end.queue)
     return Effect("hand_on", keys.lock(name), (jid, keys.reschedule(name), again, ttl, *queue, payload))

@@ -1,7 +1,7 @@
 """Entries that Ruby can show and enqueue: jobs in the schedule, retry and dead set, and running ones on its busy page.
 
-1. misfits      the keys on which a page of a supported Sidekiq breaks, or for which its poller loses the entry
-2. ruby_entry   a job's bytes with some keys of ours changed; all others are carried on byte for byte
+1. misfits          the keys on which a page of a supported Sidekiq breaks, or for which its poller loses the entry
+2. entry_for_ruby   a job's bytes with some keys of ours changed; all others are carried on byte for byte
 
 A payload that somebody else made is never mended.  If it has a misfit, or is JSON that Ruby cannot read, its bytes are
 kept whole in an entry that any page can show (payload.kept).  Whoever reads that entry sees the job in it.
@@ -18,7 +18,7 @@ from kiqcluster.sidekiq import backtraces, ruby_json
 from kiqcluster.sidekiq.payload import WRAPPERS, Payload, kept, new_jid, read_object, seconds
 from kiqcluster.sidekiq.ruby_json import JSON
 
-__all__ = ["misfits", "ruby_entry"]
+__all__ = ["entry_for_ruby", "misfits"]
 
 MAX_RETRY_WINDOW_SECONDS = 1_000_000_000  # of `retry_for` (sidekiq job_util.rb)
 MAX_SCORE = 1e300  # of `at`: Redis refuses integers beyond the floats
@@ -26,7 +26,7 @@ MAIL_DELIVERY = "ActionMailer::MailDeliveryJob"
 MAILS = ("ActionMailer::DeliveryJob", MAIL_DELIVERY)
 
 
-def ruby_entry(raw: bytes, changes: Mapping[str, JSON], queue: str, without: Collection[str] = ()) -> bytes:
+def entry_for_ruby(raw: bytes, changes: Mapping[str, JSON], queue: str, without: Collection[str] = ()) -> bytes:
     """Return a job with some keys changed or left out, as every supported Ruby can show and enqueue it.
 
     raw: of a JSON object, or of an entry that keeps one.  queue: for a payload that names none.

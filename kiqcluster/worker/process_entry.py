@@ -21,7 +21,7 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import peek, wrap
 from kiqcluster.sidekiq.queue_groups import Mode
-from kiqcluster.sidekiq.ruby_entries import ruby_entry
+from kiqcluster.sidekiq.ruby_entries import entry_for_ruby
 from kiqcluster.store.wire import Command
 from kiqcluster.worker.run.job_run import JobRun
 
@@ -92,7 +92,7 @@ class ProcessEntry:
             name, jid = peek(raw)
             raw = ruby_json.encode({"class": name, "jid": jid, "args": [f"({len(raw)} bytes, not shown)"]})
         try:
-            payload = ruby_entry(raw, {}, unit.queue)
+            payload = entry_for_ruby(raw, {}, unit.queue)
         except MalformedPayload as error:
             payload = wrap(raw, unit.queue, error, run.since)
         return ruby_json.encode({"queue": unit.queue, "payload": payload.decode(), "run_at": int(run.since)})

@@ -20,7 +20,7 @@ from kiqcluster.process.config_sources import load
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import bare, check_arguments, wrap
 from kiqcluster.sidekiq.queue_groups import concurrency_for, parse_group
-from kiqcluster.sidekiq.ruby_entries import misfits, ruby_entry
+from kiqcluster.sidekiq.ruby_entries import entry_for_ruby, misfits
 from kiqcluster.supervisor.cluster.respawn import BURST_WINDOW_SECONDS, History, after_death
 from kiqcluster.worker.fetch.queue_order import QueueOrder
 from kiqcluster.worker.run.retry import delay, plan
@@ -188,7 +188,7 @@ def test_arguments_that_pass_the_check_come_back_unchanged(arguments: list[Any])
 
 @given(payloads)
 def test_whatever_is_in_a_payload_ruby_can_show_and_enqueue_its_entry(payload: dict[str, Any]) -> None:
-    entry = ruby_json.decode(ruby_entry(ruby_json.encode(payload), {}, "default"))
+    entry = ruby_json.decode(entry_for_ruby(ruby_json.encode(payload), {}, "default"))
 
     assert misfits(entry) == []
     assert ruby_json.ruby_writes(entry)
@@ -198,7 +198,7 @@ def test_whatever_is_in_a_payload_ruby_can_show_and_enqueue_its_entry(payload: d
 def test_an_entry_has_every_value_of_its_job(payload: dict[str, Any]) -> None:
     raw = ruby_json.encode(payload)
 
-    carried = ruby_json.members(bare(ruby_entry(raw, {"error_class": "E"}, "default")))
+    carried = ruby_json.members(bare(entry_for_ruby(raw, {"error_class": "E"}, "default")))
 
     unset = {key for key in ("queue", "jid", "args") if payload.get(key) is None}
     for key, value in ruby_json.members(raw).items():

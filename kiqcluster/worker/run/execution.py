@@ -59,7 +59,7 @@ from kiqcluster.sidekiq.backtraces import BACKTRACE
 from kiqcluster.sidekiq.encryption import KEY_VERSION
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Dropped, Effect, Interrupted, Outcome, Parked, Retry
 from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, Payload, lock_of, read, read_object
-from kiqcluster.sidekiq.ruby_entries import misfits, ruby_entry
+from kiqcluster.sidekiq.ruby_entries import entry_for_ruby, misfits
 from kiqcluster.store.engine.units import BeginVerdict, Unit
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
 from kiqcluster.worker.run import retry
@@ -278,7 +278,7 @@ class Execution:
             payload = read_object(unit.payload)[1]
         if payload is not None and not {"class", "args"}.intersection(misfits(payload)):
             changes = {**retry.describe_error(error), "failed_at": now, "retry_count": 0}
-            entry = ruby_entry(unit.payload, changes, unit.queue, DEFERRAL_KEYS)
+            entry = entry_for_ruby(unit.payload, changes, unit.queue, DEFERRAL_KEYS)
         if is_a(error, PayloadDecompressionError):
             self._report.tally(self._registry.find(read(unit.payload))[0], unit.queue).count("dead")
         outcome = decide(
@@ -330,7 +330,7 @@ class Execution:
         count, now = changes["deferred_count"], self._runtime.clock.now()
         if count > MAX_DEFERRALS:
             return None
-        entry = ruby_entry(unit.payload, changes, unit.queue, TRANSIENT_KEYS)
+        entry = entry_for_ruby(unit.payload, changes, unit.queue, TRANSIENT_KEYS)
         detail = f" for {DEFERRAL_SECONDS:.0f} s ({count} of {MAX_DEFERRALS})"
         self._report.log_failed("deferred", error, detail=detail)
         return decide(Facts(ending=ending, now=now, entry=entry))
@@ -521,13 +521,13 @@ class Execution:
         changes = {} if verdict is None or not verdict.reason else refusal(payload, verdict)
         if verdict is not None and verdict.reason == DEFERRED_BY_RATE_LIMIT:
             self._report.tally(definition.name, unit.queue).count("rate_limited")
-        entry = ruby_entry(unit.payload, changes, unit.queue, TRANSIENT_KEYS)
+        entry = entry_for_ruby(unit.payload, changes, unit.queue, TRANSIENT_KEYS)
         return decide(Facts(ending=Ending.NOT_ADMITTED, now=now, raw=unit.payload, entry=entry, verdict=verdict))
 
     def _yielded(self, run: JobRun) -> Outcome:
         unit, now, is_stopping = run.unit, self._runtime.clock.now(), self._stopping.is_set()
         keys = TRANSIENT_KEYS + DEFERRAL_KEYS
-        entry = None if is_stopping else ruby_entry(unit.payload, {}, unit.queue, keys)
+        entry = None if is_stopping else entry_for_ruby(unit.payload, {}, unit.queue, keys)
         return decide(Facts(ending=Ending.YIELDED, now=now, raw=unit.payload, entry=entry, is_stopping=is_stopping))
 
     def _failed(self, run: JobRun, definition: Definition | None, raised: BaseException) -> Outcome:
@@ -547,7 +547,7 @@ class Execution:
             now=now,
             raw=unit.payload,
             queue=unit.queue,
-            entry=ruby_entry(unit.payload, plan.changes, unit.queue, former),
+            entry=entry_for_ruby(unit.payload, plan.changes, unit.queue, former),
             error=error,
             plan=plan,
             is_kept=payload.get("dead") is not False,
@@ -580,7 +580,7 @@ class Execution:
             reason = CannotRun(f"interrupted {count} times by forced stops; {definition.name} allows {limit}")
             changes = {"interrupted_count": count, "failed_at": now, "retry_count": 0, **retry.describe_error(reason)}
             return self._give_up(unit, payload, definition, Ending.FORCED_STOP, reason, changes, now)
-        entry = ruby_entry(unit.payload, {"interrupted_count": count}, unit.queue)
+        entry = entry_for_ruby(unit.payload, {"interrupted_count": count}, unit.queue)
         return decide(Facts(ending=Ending.FORCED_STOP, now=now, entry=entry))
 
     def _cut_off(self, run: JobRun, end: Callable[[JobRun], Outcome]) -> Outcome:
@@ -598,7 +598,7 @@ class Execution:
         """Return Dropped for a job that was cancelled while it ran."""
         by = CANCELLATIONS.name if run.context is None else run.context.cancelled_by
         unit, now, verdict = run.unit, self._runtime.clock.now(), BeginVerdict("drop", reason=by)
-        entry = ruby_entry(unit.payload, refusal({}, verdict), unit.queue, TRANSIENT_KEYS)
+        entry = entry_for_ruby(unit.payload, refusal({}, verdict), unit.queue, TRANSIENT_KEYS)
         self._report.emit("job_dropped", reason=verdict.reason)
         return decide(Facts(ending=Ending.NOT_ADMITTED, now=now, raw=unit.payload, entry=entry, verdict=verdict))
 
@@ -640,7 +640,7 @@ class Execution:
             now=now,
             raw=unit.payload,
             queue=unit.queue,
-            entry=ruby_entry(unit.payload, changes, unit.queue),
+            entry=entry_for_ruby(unit.payload, changes, unit.queue),
             error=error,
             is_kept=payload.get("dead") is not False,
         )

@@ -11,7 +11,7 @@ import pytest
 from kiqcluster.errors import MalformedPayload
 from kiqcluster.sidekiq import backtraces
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, WRAPPERS, bare, read
-from kiqcluster.sidekiq.ruby_entries import misfits, ruby_entry
+from kiqcluster.sidekiq.ruby_entries import entry_for_ruby, misfits
 from kiqcluster.sidekiq.ruby_json import decode, encode
 from tests.shapes import BREAKING, KEYS, SHAPES
 
@@ -103,10 +103,10 @@ class TestMisfits:
 
 class TestEntry:
     def test_one_that_every_page_shows_has_its_bytes_and_the_changes(self) -> None:
-        assert ruby_entry(RAW, {}, "mails") == RAW
-        assert ruby_entry(b'{"class":"X","args":[1.50],"jid":"a","queue":"q","at":1}', {"n": 1}, "mails", ["at"]) == (
-            b'{"class":"X","args":[1.50],"jid":"a","queue":"q","n":1}'
-        )
+        assert entry_for_ruby(RAW, {}, "mails") == RAW
+        assert entry_for_ruby(
+            b'{"class":"X","args":[1.50],"jid":"a","queue":"q","at":1}', {"n": 1}, "mails", ["at"]
+        ) == (b'{"class":"X","args":[1.50],"jid":"a","queue":"q","n":1}')
 
     @pytest.mark.parametrize(("key", "supplied"), [("queue", "mails"), ("args", [])])
     @pytest.mark.parametrize("unset", ["missing", None])
@@ -114,16 +114,16 @@ class TestEntry:
         payload = {name: value for name, value in SOUND.items() if name != key}
         raw = encode(payload if unset == "missing" else {**payload, key: unset})
 
-        assert decode(ruby_entry(raw, {}, "mails")) == {**payload, key: supplied}
+        assert decode(entry_for_ruby(raw, {}, "mails")) == {**payload, key: supplied}
 
     @pytest.mark.parametrize("unset", [None, ""])
     def test_a_jid_is_supplied_for_without_one_an_entry_cannot_be_reached(self, unset: Any) -> None:
-        payload = decode(ruby_entry(encode({**SOUND, "jid": unset}), {}, "mails"))
+        payload = decode(entry_for_ruby(encode({**SOUND, "jid": unset}), {}, "mails"))
 
         assert len(payload["jid"]) == 24
 
     def test_a_queue_that_no_text_names_is_where_the_job_was(self) -> None:
-        assert decode(ruby_entry(encode({**SOUND, "queue": 5}), {}, "mails"))["queue"] == "mails"
+        assert decode(entry_for_ruby(encode({**SOUND, "queue": 5}), {}, "mails"))["queue"] == "mails"
 
     @pytest.mark.parametrize(
         "odd",
@@ -133,7 +133,7 @@ class TestEntry:
     def test_a_payload_that_would_break_a_page_is_kept_whole_with_what_pages_show(self, odd: bytes) -> None:
         raw = RAW[:-1] + b"," + odd + b"}"
 
-        entry = ruby_entry(raw, {"error_message": "again"}, "mails")
+        entry = entry_for_ruby(raw, {"error_message": "again"}, "mails")
 
         shown = decode(entry)
         assert misfits(shown) == []
@@ -144,16 +144,16 @@ class TestEntry:
         assert read(entry)["class"] == "X"
 
     def test_once_it_fits_it_is_kept_no_longer(self) -> None:
-        entry = ruby_entry(encode({**SOUND, "tags": "vip"}), {}, "mails")
+        entry = entry_for_ruby(encode({**SOUND, "tags": "vip"}), {}, "mails")
 
-        assert ruby_entry(entry, {"tags": ["vip"]}, "mails") == encode({**SOUND, "tags": ["vip"]})
+        assert entry_for_ruby(entry, {"tags": ["vip"]}, "mails") == encode({**SOUND, "tags": ["vip"]})
 
     def test_an_encrypted_argument_stays_masked(self) -> None:
-        entry = ruby_entry(encode({**SOUND, "args": [1], "encrypt": True, "tags": "vip"}), {}, "mails")
+        entry = entry_for_ruby(encode({**SOUND, "args": [1], "encrypt": True, "tags": "vip"}), {}, "mails")
 
         assert decode(entry)["encrypt"] is True
 
     @pytest.mark.parametrize("raw", [b"", b"{", b"123", b"[]", b"\xff"])
     def test_bytes_that_are_no_object_are_malformed(self, raw: bytes) -> None:
         with pytest.raises(MalformedPayload):
-            ruby_entry(raw, {}, "mails")
+            entry_for_ruby(raw, {}, "mails")

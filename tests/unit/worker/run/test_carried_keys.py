@@ -17,7 +17,7 @@ from kiqcluster.sidekiq.compression import compressed
 from kiqcluster.sidekiq.outcome import KILL, Dead, Deferred, Discard, Dropped, Outcome, Retry
 from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.sidekiq.payload import bare
-from kiqcluster.sidekiq.ruby_entries import misfits, ruby_entry
+from kiqcluster.sidekiq.ruby_entries import entry_for_ruby, misfits
 from kiqcluster.sidekiq.ruby_json import decode, members, ruby_reads
 from kiqcluster.store.engine.units import BeginVerdict, Unit
 from kiqcluster.worker.run.job_run import JobRun
@@ -161,7 +161,7 @@ def test_a_move_to_a_queue_leaves_keys_of_others_alone(
     if has_middleware:
         setup.client_middleware.add(lambda push, proceed: proceed())
     for name, raw in SETS[payloads].items():
-        kept = ruby_entry(raw, {}, "default")
+        kept = entry_for_ruby(raw, {}, "default")
         for entry in (raw, kept):
             try:
                 move = again(setup, entry, 1.5)
@@ -176,7 +176,7 @@ def test_a_move_to_a_queue_leaves_keys_of_others_alone(
 @ALL_PAYLOADS
 def test_another_queue_leaves_keys_of_others_alone(payloads: str) -> None:
     for name, raw in SETS[payloads].items():
-        for entry in (raw, ruby_entry(raw, {}, "default")):
+        for entry in (raw, entry_for_ruby(raw, {}, "default")):
             after = renamed(entry, "low")
 
             assert carried(raw, after, {"queue"}), (name, after)

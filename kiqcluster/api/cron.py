@@ -140,7 +140,7 @@ class CronSet:
         """
         status = self.get(name)
         key = self._store.keys.cron_history(name if status is None else status.id)
-        (lines,) = self._store.ask_each([("LRANGE", key, 0, HISTORY_SIZE - 1)])
+        (lines,) = self._store.read_each([("LRANGE", key, 0, HISTORY_SIZE - 1)])
         return tuple(
             run for line in (lines if isinstance(lines, list) else ()) if (run := CronRun.read(line)) is not None
         )
@@ -258,12 +258,12 @@ class CronSet:
 
         Two round trips.  Raises StoreError.
         """
-        sets = self._store.ask_each(
+        sets = self._store.read_each(
             [("SRANDMEMBER", self._store.keys.cron_jobs(each), MAX_RECORDS) for each in namespaces]
         )
         keys = sorted({key.decode(errors="replace") for names in sets if isinstance(names, list) for key in names})
         keys = [key for key in keys if key.startswith(RECORD_PREFIX)]
-        records = self._store.ask_each([("HGETALL", key) for key in keys]) if keys else []
+        records = self._store.read_each([("HGETALL", key) for key in keys]) if keys else []
         found = [_ruby_job(key, flat) for key, flat in zip(keys, records, strict=True) if flat]
         return tuple(sorted(found, key=lambda each: each.name))
 

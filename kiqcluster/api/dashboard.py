@@ -10,7 +10,7 @@ One more round trip for each 5 000 commands of the second kind: a queue takes fo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -21,9 +21,9 @@ from kiqcluster.api.records import JobRecord
 from kiqcluster.api.sets import DeadSet, RetrySet, ScheduledSet, SortedEntry
 from kiqcluster.control import process_registry
 from kiqcluster.control.process_registry import Cluster, RegisteredProcess
-from kiqcluster.errors import RedisRefused
 from kiqcluster.process.clock import Clock
 from kiqcluster.store import Store
+from kiqcluster.store.replies import broken_keys
 from kiqcluster.store.wire import Command
 
 __all__ = ["MAX_ENTRIES", "Dashboard", "View", "job_as_json", "read_dashboard"]
@@ -125,6 +125,12 @@ def read_dashboard(store: Store, clock: Clock, view: View = View.QUEUES, offset:
 
     Three round trips; see above.
     """
+    with broken_keys() as broken:
+        look = _look(store, clock, view, offset)
+    return replace(look, unreadable=tuple(broken))
+
+
+def _look(store: Store, clock: Clock, view: View, offset: int) -> Dashboard:
     keys = store.keys
     sets = {each: (keys.retry, keys.schedule, keys.dead)[at] for at, each in enumerate(SETS)}
     page: list[Command] = []
@@ -137,7 +143,7 @@ def read_dashboard(store: Store, clock: Clock, view: View = View.QUEUES, offset:
         *(("ZCARD", key) for key in sets.values()),
         *page,
     ]
-    replies = store.ask_each(commands)
+    replies = store.read_each(commands)
     names, paused, identities, *counts = replies
     paused_names = _names(paused)
     details = _Details(
@@ -153,7 +159,6 @@ def read_dashboard(store: Store, clock: Clock, view: View = View.QUEUES, offset:
         sizes=dict(zip(sets, map(_count, counts[2:5]), strict=True)),
         queues=details.queues(paused_names, processes, now),
         processes=processes,
-        unreadable=_refused(commands, replies),
         work=details.work(),
         entries=_entries(store, view, counts[5]) if page else (),
     )
@@ -168,11 +173,7 @@ class _Details:
         commands += [command for each in identities for command in process_registry.read_commands(keys, each)]
         if is_busy:
             commands += [command for each in identities for command in work_commands(keys, each)]
-        replies = [
-            reply
-            for at in range(0, len(commands), MAX_COMMANDS_PER_ROUND_TRIP)
-            for reply in store.ask_each(commands[at : at + MAX_COMMANDS_PER_ROUND_TRIP])
-        ]
+        replies = store.read_each(commands, MAX_COMMANDS_PER_ROUND_TRIP)
         self._store, self._names, self._identities = store, names, identities
         self._queues, beats = replies[: 4 * len(names)], replies[4 * len(names) :]
         self._beats, self._work = beats[: 2 * len(identities)], beats[2 * len(identities) :]
@@ -209,12 +210,6 @@ def _entries(store: Store, view: View, reply: Any) -> list[SortedEntry]:
         return []
     job_set = SETS[view](store=store)
     return [SortedEntry(raw, float(score), job_set) for raw, score in zip(reply[::2], reply[1::2], strict=True)]
-
-
-def _refused(commands: Sequence[Command], replies: Sequence[Any]) -> tuple[str, ...]:
-    """Return the keys of the commands that Redis refused, each once."""
-    asked = zip(commands, replies, strict=True)
-    return tuple(dict.fromkeys(str(question[1]) for question, reply in asked if isinstance(reply, RedisRefused)))
 
 
 def _names(reply: Any) -> set[str]:

@@ -59,7 +59,7 @@ def marks(since: datetime | None = None, *, store: Store | None = None, clock: C
     oldest = now - timedelta(days=MARK_DAYS)
     first = max(_aware(since, "since").astimezone(UTC), oldest) if since is not None else oldest
     days = [first.date() + timedelta(days=number) for number in range((now.date() - first.date()).days + 2)]
-    replies = store.ask_each([("HGETALL", store.keys.deploys(f"{day:%Y%m%d}")) for day in days])
+    replies = store.read_each([("HGETALL", store.keys.deploys(f"{day:%Y%m%d}")) for day in days])
     found = []
     for flat in replies:
         if not isinstance(flat, list):  # a day that is not a hash has no marks

@@ -200,13 +200,12 @@ class ExecutionMetrics:
     def _ask(
         self, moments: Sequence[datetime], commands: Callable[[datetime], list[Command]]
     ) -> Iterator[tuple[Sequence[datetime], list[list[Any]]]]:
-        """Yield some moments at a time, with the replies for each; a refusal is among them."""
+        """Yield some moments at a time, with the replies for each."""
         width = len(commands(moments[0]))
         size = MAX_PER_ROUND_TRIP // width
         for start in range(0, len(moments), size):
             part = moments[start : start + size]
-            with self._store.borrowed() as connection:
-                replies = connection.exchange([command for at in part for command in commands(at)])
+            replies = self._store.read_each([command for at in part for command in commands(at)])
             yield part, [replies[at : at + width] for at in range(0, len(replies), width)]
 
 

@@ -20,16 +20,17 @@ from typing import Any
 from kiqcluster.api._pages import Order, batches, walk_set
 from kiqcluster.api._store import integer, store_in_force
 from kiqcluster.api.records import JobRecord, is_verbatim, renamed
-from kiqcluster.errors import RedisRefused, UsageError
+from kiqcluster.errors import UsageError
 from kiqcluster.features.chains import DELETED, told_of_dropped
 from kiqcluster.sidekiq.payload import check_queue_name
 from kiqcluster.store import Store
 from kiqcluster.store.entry_moves import STAGE, DeadSetLimits, Move, drop_entries, move_entries
 from kiqcluster.store.limits import parking
+from kiqcluster.store.replies import note
 from kiqcluster.store.search import search_entries
 from kiqcluster.store.shard_moves import ShardMove
 from kiqcluster.store.store import scan
-from kiqcluster.store.wire import Command, server_time
+from kiqcluster.store.wire import Command, WrongType, server_time
 
 __all__ = [
     "LimitLine",
@@ -186,17 +187,16 @@ class LimitLine:
         most_holders: so many of those who hold places are told.  Three round trips.  Raises StoreError.
         """
         keys = self._store.keys
-        with self._store.borrowed() as connection:
-            time, words, held, holders, parked, flat = connection.exchange(
-                [
-                    ("TIME",),
-                    ("HMGET", keys.limits, self.name, f"{self.name}|override"),
-                    ("SCARD", self._slots),
-                    ("SSCAN", self._slots, 0, "COUNT", most_holders),
-                    ("ZCARD", self._line),
-                    ("ZRANGE", self._line, start, start + count - 1, "WITHSCORES"),
-                ]
-            )
+        time, words, held, holders, parked, flat = self._store.read_each(
+            [
+                ("TIME",),
+                ("HMGET", keys.limits, self.name, f"{self.name}|override"),
+                ("SCARD", self._slots),
+                ("SSCAN", self._slots, 0, "COUNT", most_holders),
+                ("ZCARD", self._line),
+                ("ZRANGE", self._line, start, start + count - 1, "WITHSCORES"),
+            ]
+        )
         limit, override = words if isinstance(words, list) else (None, None)
         in_force, until = parking.override_of(override, server_time(time)) or (None, None)
         found = holders[1][:most_holders] if isinstance(holders, list) else []
@@ -243,7 +243,7 @@ def concurrency_limits(*, store: Store | None = None, most_holders: int | None =
     Three round trips, one more per 500 processes, held places that are read, and lines.  Raises StoreError.
     """
     shard = store_in_force(store)
-    time, known = shard.ask_each([("TIME",), ("HGETALL", shard.keys.limits)])
+    time, known = shard.read_each([("TIME",), ("HGETALL", shard.keys.limits)])
     known = known if isinstance(known, list) else []
     now = server_time(time)
     words = {name.decode(errors="replace"): value for name, value in zip(known[::2], known[1::2], strict=True)}
@@ -323,7 +323,7 @@ def _place_holder(identity: str, field: str, payload: Any) -> PlaceHolder:
 
 
 def _number(reply: Any) -> int:
-    """Return the reply, 0 for a refusal."""
+    """Return the reply, 0 for a key of another type."""
     return reply if isinstance(reply, int) else 0
 
 
@@ -336,9 +336,8 @@ def _unless_broken(names: Iterable[str]) -> list[str]:
     """Return the names in a key; none where it is of another type."""
     try:
         return list(names)
-    except RedisRefused as error:
-        if error.code != "WRONGTYPE":
-            raise
+    except WrongType as error:
+        note(error)
         return []
 
 
@@ -349,9 +348,4 @@ def _lengths(store: Store, lines: Sequence[str]) -> list[int]:
 
 
 def _ask(store: Store, commands: Sequence[Command]) -> list[Any]:
-    """Return the replies; a refusal is among them: one broken key hides no other."""
-    replies: list[Any] = []
-    for at in range(0, len(commands), MAX_PER_ROUND_TRIP):
-        with store.borrowed() as connection:
-            replies += connection.exchange(commands[at : at + MAX_PER_ROUND_TRIP])
-    return replies
+    return store.read_each(commands, MAX_PER_ROUND_TRIP)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kiqcluster.api._store import store_in_force
-from kiqcluster.errors import RedisRefused
 from kiqcluster.store import Store
 from kiqcluster.store.scripts import LOCK, Call, run_script
 from kiqcluster.store.store import scan
@@ -109,11 +108,10 @@ class LockSet:
         if not names:
             return []
         keys = [self._store.keys.lock(name) for name in names]
-        with self._store.borrowed() as connection:
-            replies = connection.exchange([(verb, key) for key in keys for verb in ("GET", "PTTL")])
+        replies = self._store.read_each([command for key in keys for command in (("GET", key), ("PTTL", key))])
         found = zip(names, replies[::2], replies[1::2], strict=True)
         return [
             JobLock(name, jid.decode(errors="replace"), left / 1_000 if left >= 0 else None, self._store)
             for name, jid, left in found
-            if isinstance(jid, bytes) and not isinstance(left, RedisRefused)  # else it has ended, or is not a lock
+            if isinstance(jid, bytes) and isinstance(left, int)  # else it has ended, or is not a lock
         ]

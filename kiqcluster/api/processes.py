@@ -229,15 +229,13 @@ class Told:
 def read_told(store: Store, identities: Sequence[str]) -> list[Told]:
     """Return what processes run, longest first.  One round trip per 500.  Raises StoreError."""
     found: list[Told] = []
-    for at in range(0, len(identities), MAX_PER_ROUND_TRIP):
-        part = identities[at : at + MAX_PER_ROUND_TRIP]
-        with store.borrowed() as connection:
-            replies = connection.exchange([command for each in part for command in read_commands(store.keys, each)])
-        for identity, work, workers in zip(part, replies[::2], replies[1::2], strict=True):
-            flat = work if isinstance(work, list) and work else workers
-            if isinstance(flat, list):
-                pairs = zip(flat[::2], flat[1::2], strict=True)
-                found += [Told(identity, tid, raw, _run_at(identity, tid, raw)) for tid, raw in pairs]
+    commands = [command for each in identities for command in read_commands(store.keys, each)]
+    replies = store.read_each(commands, 2 * MAX_PER_ROUND_TRIP)
+    for identity, work, workers in zip(identities, replies[::2], replies[1::2], strict=True):
+        flat = work if isinstance(work, list) and work else workers
+        if isinstance(flat, list):
+            pairs = zip(flat[::2], flat[1::2], strict=True)
+            found += [Told(identity, tid, raw, _run_at(identity, tid, raw)) for tid, raw in pairs]
     return sorted(found, key=lambda each: each.run_at)
 
 
@@ -259,13 +257,10 @@ def with_progress(store: Store, works: Iterable[Work]) -> list[Work]:
     """Return running jobs with their progress.  One round trip for each 1 000, none for none.  Raises StoreError."""
     found = list(works)
     asked = [at for at, work in enumerate(found) if work.job.jid and ruby_json.is_unicode(work.job.jid)]
-    for start in range(0, len(asked), MAX_KEYS_PER_ROUND_TRIP):
-        part = asked[start : start + MAX_KEYS_PER_ROUND_TRIP]
-        with store.borrowed() as connection:
-            replies = connection.exchange([("GET", store.keys.progress(found[at].job.jid)) for at in part])
-        for at, raw in zip(part, replies, strict=True):
-            if isinstance(raw, bytes):
-                found[at] = replace(found[at], progress=read_progress(raw))
+    commands = [("GET", store.keys.progress(found[at].job.jid)) for at in asked]
+    for at, raw in zip(asked, store.read_each(commands, MAX_KEYS_PER_ROUND_TRIP), strict=True):
+        if isinstance(raw, bytes):
+            found[at] = replace(found[at], progress=read_progress(raw))
     return found
 
 
@@ -275,8 +270,7 @@ def read_iterations(store: Store, works: Iterable[Work]) -> dict[str, Iteration]
     keys = [store.keys.iteration(each) for each in jids]
     if not keys:
         return {}
-    with store.borrowed() as connection:
-        replies = connection.exchange([("HMGET", key, *STATE_FIELDS) for key in keys])
+    replies = store.read_each([("HMGET", key, *STATE_FIELDS) for key in keys])
     found: dict[str, Iteration] = {}
     for jid, key, values in zip(jids, keys, replies, strict=True):
         if isinstance(values, list) and any(values):

@@ -364,8 +364,7 @@ def summaries(*, store: Store | None = None, clock: Clock = CLOCK) -> list[Queue
     names = sorted({name.decode(errors="replace") for name in (*pushed, *paused)})
     commands = [command for name in names for command in summary_commands(keys, name)]
     processes = [("HGET", keys.process(identity.decode(errors="replace")), "info") for identity in identities]
-    with shard.borrowed() as connection:
-        replies = connection.exchange([*commands, *processes]) if commands or processes else []
+    replies = shard.read_each([*commands, *processes]) if commands or processes else []
     now, served = clock.now(), _served(replies[len(commands) :])
     return [
         read_summary(name, replies[at : at + 4], now, is_paused=name.encode() in paused, processes=served.get(name, 0))

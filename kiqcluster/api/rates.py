@@ -11,9 +11,9 @@ from math import ceil
 
 from kiqcluster.api._store import store_in_force
 from kiqcluster.api.limits import PlaceHolder, place_holders
-from kiqcluster.errors import RedisRefused
 from kiqcluster.store import Store
-from kiqcluster.store.scripts import READ_RATE, Call, run_scripts, sliced
+from kiqcluster.store.scripts import READ_RATE, Call, read_scripts_each
+from kiqcluster.store.wire import WrongType
 
 __all__ = ["RateStatus", "rate_limits"]
 
@@ -51,15 +51,11 @@ def rate_limits(
     shard = store_in_force(store)
     last = -1 if most is None else most - 1
     names = [name.decode(errors="replace") for name in shard.call("ZREVRANGE", shard.keys.rates, 0, last)]
-    replies = []
-    for some in sliced(names, MAX_PER_ROUND_TRIP):
-        with shard.borrowed() as connection:
-            replies += run_scripts(connection, [Call(READ_RATE, [shard.keys.rate(name)], []) for name in some])
-    known = [
-        (name, reply)
-        for name, reply in zip(names, replies, strict=True)
-        if reply and not isinstance(reply, RedisRefused)
-    ]
+    replies = read_scripts_each(
+        shard, [Call(READ_RATE, [shard.keys.rate(name)], []) for name in names], MAX_PER_ROUND_TRIP
+    )
+    pairs = zip(names, replies, strict=True)
+    known = [(name, reply) for name, reply in pairs if reply and not isinstance(reply, WrongType)]
     has_places = any(reply[0] == b"concurrent" for _, reply in known)
     holders = place_holders(shard, shard.keys.rate(""), most_holders) if has_places else {}
     found = []

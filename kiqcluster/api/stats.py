@@ -5,16 +5,16 @@ Counterpart: sidekiq api.rb Stats.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.api.records import JobRecord
-from kiqcluster.errors import StoreError, UsageError
+from kiqcluster.errors import UsageError
 from kiqcluster.process.clock import Clock
 from kiqcluster.store import Store
-from kiqcluster.store.wire import Command
+from kiqcluster.store.replies import broken_keys
 
 __all__ = ["History", "Stats"]
 
@@ -63,12 +63,12 @@ class Stats:
             *(("ZCARD", key) for key in (keys.schedule, keys.retry, keys.dead)),
             *(("SMEMBERS", key) for key in (keys.queues, keys.processes)),
         ]
-        replies = _ask(store, commands)
-        processed, failed, scheduled, retry, dead, names, identities = replies
-        self.unreadable = _refused(commands, replies)
-        self.processed, self.failed = _count(processed), _count(failed)
-        self.scheduled_size, self.retry_size, self.dead_size = _count(scheduled), _count(retry), _count(dead)
-        self._look_closer(store, _names(names), _names(identities), clock.now())
+        with broken_keys() as broken:
+            processed, failed, scheduled, retry, dead, names, identities = store.read_each(commands)
+            self.processed, self.failed = _count(processed), _count(failed)
+            self.scheduled_size, self.retry_size, self.dead_size = _count(scheduled), _count(retry), _count(dead)
+            self._look_closer(store, _names(names), _names(identities), clock.now())
+        self.unreadable = tuple(broken)
 
     def __repr__(self) -> str:
         return f"<Stats {' '.join(f'{name}={getattr(self, name)}' for name in self.__slots__ if name != 'queues')}>"
@@ -79,11 +79,10 @@ class Stats:
         oldest = [("LINDEX", keys.wake(DEFAULT_QUEUE), -1), ("LINDEX", keys.queue(DEFAULT_QUEUE), -1)]
         sizes = [("LLEN", key) for name in names for key in (keys.queue(name), keys.wake(name))]
         busy = [("HGET", keys.process(identity), "busy") for identity in identities]
-        replies = [reply for part in _parts([*oldest, *sizes, *busy]) for reply in _ask(store, part)]
+        replies = store.read_each([*oldest, *sizes, *busy], MAX_PER_ROUND_TRIP)
         rung, waiting = replies[:2]
         raw = rung if isinstance(rung, bytes) else waiting
         self.default_queue_latency = JobRecord(raw).latency(now) if isinstance(raw, bytes) else 0.0
-        self.unreadable += _refused(sizes, replies[2 : 2 + len(sizes)])
         counts = list(map(_count, replies[2 : 2 + len(sizes)]))
         queues = {name: counts[2 * at] + counts[2 * at + 1] for at, name in enumerate(names)}
         self.queues = dict(sorted(queues.items(), key=lambda pair: (-pair[1], pair[0])))
@@ -127,32 +126,14 @@ class History:
             newest = (newest.astimezone(UTC) if newest.tzinfo else newest).date()
         dates = [newest - timedelta(days=number) for number in range(days)]
         keys = store.keys
-        processed, failed = _ask(
-            store,
+        processed, failed = store.pipeline(
             [
                 ("MGET", *(keys.processed_on(day.isoformat()) for day in dates)),
                 ("MGET", *(keys.failed_on(day.isoformat()) for day in dates)),
-            ],
+            ]
         )
         self.processed = dict(zip(dates, map(_count, processed), strict=True))
         self.failed = dict(zip(dates, map(_count, failed), strict=True))
-
-
-def _ask(store: Store, commands: Sequence[Command]) -> list[Any]:
-    """Run commands in one round trip; a refusal is among the replies: one broken key costs its own figure only."""
-    with store.borrowed() as connection:
-        return connection.exchange(commands)
-
-
-def _refused(commands: Sequence[tuple[Any, ...]], replies: Sequence[Any]) -> tuple[str, ...]:
-    """Return the keys of which Redis says that they are of another type."""
-    pairs = zip(commands, replies, strict=True)
-    return tuple(str(question[1]) for question, reply in pairs if isinstance(reply, StoreError))
-
-
-def _parts(commands: Sequence[Command]) -> Iterator[Sequence[Command]]:
-    for at in range(0, len(commands), MAX_PER_ROUND_TRIP):
-        yield commands[at : at + MAX_PER_ROUND_TRIP]
 
 
 def _names(reply: Any) -> list[str]:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kiqcluster.api._store import CLOCK, integer, store_in_force
-from kiqcluster.errors import RedisRefused, UsageError
+from kiqcluster.errors import UsageError
 from kiqcluster.features.strikes import ACTIONS, MAX_STRIKE_BYTES, MAX_STRIKES, Strike
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.durations import MAX_DURATION_SECONDS
 from kiqcluster.store import Store
-from kiqcluster.store.wire import about_keys
+from kiqcluster.store.wire import WrongType
 
 __all__ = ["ACTIONS", "Strike", "StrikeSet"]
 
@@ -32,9 +32,9 @@ class StrikeSet:
         A value that is not a strike is left out.  One round trip.  Raises StoreError.
         """
         keys, now = self._store.keys, self._clock.now()
-        strikes, counts = self._store.ask_each([("HGETALL", keys.strikes), ("HGETALL", keys.struck)])
-        if isinstance(strikes, RedisRefused):
-            raise about_keys(strikes, [keys.strikes])
+        strikes, counts = self._store.read_each([("HGETALL", keys.strikes), ("HGETALL", keys.struck)])
+        if isinstance(strikes, WrongType):
+            raise strikes
         by_id = _as_mapping(counts if isinstance(counts, list) else [])
         found = [each for pair in _as_mapping(strikes).items() if (each := _read(*pair)) is not None]
         alive = [(each, integer(by_id.get(each.id.encode())) or 0) for each in found if each.until > now]

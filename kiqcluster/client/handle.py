@@ -88,8 +88,6 @@ class Handle(Generic[R]):
             while True:
                 command, wait = wait_command(key, until - self._clock.monotonic())
                 (reply,) = connection.exchange([command], wait + REPLY_MARGIN_SECONDS)
-                if isinstance(reply, Exception):
-                    raise reply
                 if reply is not None:
                     return read_result(reply)
                 if self._clock.monotonic() >= until:

@@ -23,7 +23,7 @@ from kiqcluster.client.store_service import StoreService
 from kiqcluster.errors import RedisUnavailable, ReplyLost, StoreError
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.store import Connection, Store
-from kiqcluster.store.wire import Command, Reply
+from kiqcluster.store.wire import Command, ErrorReply, Reply
 
 __all__ = ["REPLY_MARGIN_SECONDS", "ResultWaits", "aresult_of", "wait_command"]
 
@@ -204,5 +204,5 @@ class ResultWaits(StoreService):
             wait.descriptor = -1
 
 
-def _found(reply: Reply) -> tuple[bytes | None, Exception | None]:
-    return (None, reply) if isinstance(reply, Exception) else (reply, None)
+def _found(reply: Reply | ErrorReply) -> tuple[bytes | None, Exception | None]:
+    return (None, reply) if isinstance(reply, ErrorReply) else (reply, None)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kiqcluster.errors import NotReplicated, RedisRefused, ReplyLost, StoreError
+from kiqcluster.errors import NotReplicated, ReplyLost, StoreError
 from kiqcluster.process.delivery import Ready
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.store import Connection, Store
 from kiqcluster.store.guarded_push import GuardedJob, Refusal, push_guarded
-from kiqcluster.store.wire import Command
+from kiqcluster.store.wire import Command, ErrorReply
 
 __all__ = ["MAX_JOBS_PER_ROUND_TRIP", "Refused", "write", "write_all", "write_each"]
 
@@ -50,7 +50,7 @@ def write(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replica
     """
     guarded = [job for job in jobs if job.rows]
     batch = _commands(store.keys, [job for job in jobs if not job.rows] if guarded else jobs)
-    refused, refusals = Refused(), list[RedisRefused]()
+    refused, refusals = Refused(), list[ErrorReply]()
     with store.borrowed() as connection:
         connect_count = 0
         if guarded:
@@ -62,19 +62,20 @@ def write(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replica
         if is_waiting:
             wait_seconds = min(MAX_REPLICA_WAIT_SECONDS, store.timeout / 2)
             batch.append((("WAIT", wait_replicas, int(wait_seconds * 1_000)), []))
-        replies = connection.exchange([command for command, _ in batch]) if batch else []
+        replies = connection.exchange_each([command for command, _ in batch]) if batch else []
         if guarded and is_waiting and connection.connect_count != connect_count:
             replies[-1] = 0  # the server counts for a connection: it knows nothing of what another one has written
     for reply, (_, group) in zip(replies, batch, strict=True):
-        if isinstance(reply, RedisRefused):
+        if isinstance(reply, ErrorReply):
             refusals.append(reply)
         else:
             enqueued += [job.jid for job in group]
     if refusals:
         raise refusals[0]
-    if is_waiting and replies[-1] < wait_replicas:
-        said = f"stored, but {replies[-1]} of {wait_replicas} replicas have confirmed it within {wait_seconds:g} s"
-        raise NotReplicated(said, tuple(written), wait_replicas, replies[-1])
+    confirmed = replies[-1] if is_waiting else wait_replicas
+    if not isinstance(confirmed, ErrorReply) and confirmed < wait_replicas:
+        said = f"stored, but {confirmed} of {wait_replicas} replicas have confirmed it within {wait_seconds:g} s"
+        raise NotReplicated(said, tuple(written), wait_replicas, confirmed)
     return refused
 
 
@@ -102,12 +103,12 @@ def write_all(store: Store, jobs: Sequence[Ready], wait_replicas: int) -> Refuse
     return refused
 
 
-def write_each(store: Store, jobs: Sequence[Ready]) -> list[Refusal | RedisRefused | None]:
+def write_each(store: Store, jobs: Sequence[Ready]) -> list[Refusal | ErrorReply | None]:
     """Write jobs with rows; return None for each that is written, else the guard or the error that refused it.
 
     As many round trips as `round_trips` yields.  Raises RedisUnavailable, ReplyLost.
     """
-    results: list[Refusal | RedisRefused | None] = []
+    results: list[Refusal | ErrorReply | None] = []
     for part in round_trips(jobs):
         rows = [GuardedJob(job.queue, job.at, job.encoded, job.rows) for job in part]
         with store.borrowed() as connection:
@@ -133,14 +134,14 @@ def _commands(keys: Keys, jobs: Sequence[Ready]) -> list[tuple[Command, list[Rea
 
 def _write_guarded(
     connection: Connection, keys: Keys, jobs: Sequence[Ready], enqueued: list[Jid]
-) -> tuple[Refused, list[RedisRefused]]:
+) -> tuple[Refused, list[ErrorReply]]:
     """Write jobs with rows, in one round trip; return those that a guard has refused, and what Redis has refused."""
-    refused, refusals = Refused(), list[RedisRefused]()
+    refused, refusals = Refused(), list[ErrorReply]()
     rows = [GuardedJob(job.queue, job.at, job.encoded, job.rows) for job in jobs]
     for job, result in zip(jobs, push_guarded(connection, keys, rows), strict=True):
         if result is None:
             enqueued.append(job.jid)
-        elif isinstance(result, RedisRefused):
+        elif isinstance(result, ErrorReply):
             refusals.append(result)
         else:
             refused[job.jid] = Jid(result.value) if result.row.operation == "claim" and result.value else None

@@ -31,9 +31,19 @@ from kiqcluster.store import Store
 from kiqcluster.store.engine.settle_calls import DROPPED_SECONDS, MAX_DROPPED_JOBS
 from kiqcluster.store.entry_moves import RECORD, DeadSetLimits, Move, move_entries, record_queued
 from kiqcluster.store.limits.parking import parked_sets
-from kiqcluster.store.scripts import FIND_HELD, MARK_CANCELLED, SEND, Call, run_script, run_scripts, sliced
+from kiqcluster.store.scripts import (
+    FIND_HELD,
+    MARK_CANCELLED,
+    SEND,
+    Call,
+    read_scripts_each,
+    run_script,
+    run_scripts_each,
+    sliced,
+)
 from kiqcluster.store.search import MAX_TEXTS, search_entries, search_jobs
 from kiqcluster.store.shards import same_redis
+from kiqcluster.store.wire import WrongType
 
 __all__ = ["Cancelled", "cancel", "cancel_in", "remove_of_tasks", "tell_processes"]
 
@@ -173,7 +183,7 @@ def _tell(store: Store, identities: Sequence[str]) -> None:
     calls = [Call(SEND, [store.keys.control(each)], [message, MESSAGE_TTL_SECONDS]) for each in identities]
     for several in sliced(calls, MAX_CALLS):
         with store.borrowed() as connection:
-            run_scripts(connection, several)  # one that is refused reads the mark with its next beat
+            run_scripts_each(connection, several)  # a process that is not told reads the mark with its next beat
 
 
 # 3. where it waits
@@ -263,12 +273,8 @@ def _held(store: Store, jid: str, identities: Sequence[str]) -> tuple[int, bool]
         Call(FIND_HELD, [keys.inflight(each), keys.hands(each)], [_text(jid), keys.hand(each, "")])
         for each in identities
     ]
-    for several in sliced(calls, MAX_CALLS):
-        with store.borrowed() as connection:
-            replies = run_scripts(connection, several)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-            found += sum(_is(raw, jid) for raw in reply)
-            leads |= any(_leads_to(raw, jid) for raw in reply)
+    for reply in read_scripts_each(store, calls, MAX_CALLS):
+        raws = [] if isinstance(reply, WrongType) else reply
+        found += sum(_is(raw, jid) for raw in raws)
+        leads |= any(_leads_to(raw, jid) for raw in raws)
     return found, leads

@@ -153,6 +153,9 @@ class DeployTransport:
             return {}
 
     def end(self) -> None:
-        """Release the lock; while Redis is away its lease ends it."""
-        with suppress(StoreError):
+        """Release the lock; while Redis is away its lease ends it.  Raises StoreError for a refusal."""
+        try:
             self._lock.drop()
+        except StoreError as error:
+            if not is_outage(error):
+                raise

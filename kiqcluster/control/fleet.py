@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from kiqcluster.control.process_registry import MAX_PER_ROUND_TRIP, read_object, served_queues
 from kiqcluster.store import Store
-from kiqcluster.store.scripts import sliced
 
 __all__ = ["Fleet", "read_fleet"]
 
@@ -42,19 +41,18 @@ def read_fleet(store: Store) -> Fleet:
 
     Two round trips, one more per 500 processes.  Raises StoreError.
     """
-    (found,) = store.ask_each([("SMEMBERS", store.keys.processes)])
+    (found,) = store.read_each([("SMEMBERS", store.keys.processes)])
     if not isinstance(found, list):
         return Fleet(is_known=False)
     identities = sorted(each.decode(errors="replace") for each in found)
     queues, members, has_more = set[str](), dict[str, str](), False
-    for some in sliced(identities, MAX_PER_ROUND_TRIP):
-        replies = store.ask_each([("HGET", store.keys.process(each), "info") for each in some])
-        for identity, info in zip(some, replies, strict=True):
-            if not isinstance(info, bytes):  # it has ended, or is not a process
-                continue
-            about = read_object(info)
-            queues.update(served_queues(info))
-            has_more |= bool(about.get("omitted_queues"))
-            if isinstance(application := about.get("application"), str):
-                members.setdefault(application, identity)
+    commands = [("HGET", store.keys.process(each), "info") for each in identities]
+    for identity, info in zip(identities, store.read_each(commands, MAX_PER_ROUND_TRIP), strict=True):
+        if not isinstance(info, bytes):  # it has ended, or is not a process
+            continue
+        about = read_object(info)
+        queues.update(served_queues(info))
+        has_more |= bool(about.get("omitted_queues"))
+        if isinstance(application := about.get("application"), str):
+            members.setdefault(application, identity)
     return Fleet(frozenset(queues), members, has_more)

@@ -18,7 +18,6 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import HEARTBEAT_TTL_SECONDS, Keys
 from kiqcluster.store import Store
 from kiqcluster.store.store import scan
-from kiqcluster.store.wire import Command, Reply
 
 __all__ = [
     "CLUSTER_FIELD",
@@ -156,9 +155,8 @@ def list_processes(store: Store) -> list[RegisteredProcess]:
     Three round trips, one more per 500 processes and per 500 clusters.
     """
     identities = sorted(name.decode(errors="replace") for name in store.call("SMEMBERS", store.keys.processes))
-    replies = _run_in_batches(
-        store, [command for each in identities for command in read_commands(store.keys, each)], 2 * MAX_PER_ROUND_TRIP
-    )
+    commands = [command for each in identities for command in read_commands(store.keys, each)]
+    replies = store.read_each(commands, 2 * MAX_PER_ROUND_TRIP)
     return read_processes(store, list(zip(identities, replies[::2], replies[1::2], strict=True)))
 
 
@@ -193,20 +191,10 @@ def _states_by_identity(store: Store, replies: Sequence[Replies]) -> dict[str, S
 
 
 def _read_states(store: Store, identities: Sequence[str]) -> dict[str, State]:
-    raws = _run_in_batches(
-        store, [("HGET", store.keys.process(each), CLUSTER_FIELD) for each in identities], MAX_PER_ROUND_TRIP
-    )
+    commands = [("HGET", store.keys.process(each), CLUSTER_FIELD) for each in identities]
+    raws = store.read_each(commands, MAX_PER_ROUND_TRIP)
     pairs = ((each, read_object(raw)) for each, raw in zip(identities, raws, strict=True) if isinstance(raw, bytes))
     return {each: state for each, state in pairs if isinstance(state.get("supervisor"), str)}
-
-
-def _run_in_batches(store: Store, commands: Sequence[Command], size: int) -> list[Reply]:
-    """Return the replies to commands, `size` commands per round trip."""
-    replies: list[Reply] = []
-    for at in range(0, len(commands), size):
-        with store.borrowed() as connection:
-            replies += connection.exchange(commands[at : at + size])
-    return replies
 
 
 def natural_sort_key(text: str) -> list[tuple[bool, int, str]]:
@@ -241,10 +229,7 @@ def drop_expired(store: Store) -> int:
     """
     keys, dropped = store.keys, 0
     for names in scan(store, "SSCAN", keys.processes, "COUNT", MAX_PER_ROUND_TRIP):
-        with store.borrowed() as connection:
-            infos = connection.exchange(
-                [("HGET", keys.process(name.decode(errors="replace")), "info") for name in names]
-            )
+        infos = store.read_each([("HGET", keys.process(name.decode(errors="replace")), "info") for name in names])
         gone = [name for name, info in zip(names, infos, strict=True) if not isinstance(info, bytes)]
         dropped += int(store.call("SREM", keys.processes, *gone)) if gone else 0
     return dropped

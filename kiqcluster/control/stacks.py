@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kiqcluster.control.process_registry import read_number
-from kiqcluster.errors import RedisRefused
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 
@@ -42,11 +41,7 @@ def encode_stacks(stacks: Stacks) -> bytes:
 
 def read_stacks(store: Store, identities: Sequence[str]) -> dict[str, Stacks]:
     """Return identity → its latest stacks, if it has some.  One round trip.  Raises StoreError."""
-    with store.borrowed() as connection:
-        replies = connection.exchange([("GET", store.keys.stacks(each)) for each in identities])
-    for reply in replies:
-        if isinstance(reply, RedisRefused) and reply.code != "WRONGTYPE":
-            raise reply
+    replies = store.read_each([("GET", store.keys.stacks(each)) for each in identities])
     found = ((each, _decode(raw)) for each, raw in zip(identities, replies, strict=True))
     return {each: stacks for each, stacks in found if stacks is not None}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -35,6 +37,7 @@ from kiqcluster.errors import KiqError, RedisRefused, RedisUnavailable
 from kiqcluster.ipc import stdio
 from kiqcluster.ipc.console import run_command
 from kiqcluster.process.version import VERSION
+from kiqcluster.store.replies import broken_keys
 
 __all__ = ["command", "main"]
 
@@ -67,6 +70,7 @@ Exit codes: 0 done, 1 refused, unanswered, nobody there or the output lost, 2 us
 
 CREDENTIALS_HINT = " The password belongs into the address, as in redis://:PASSWORD@HOST:6379/0"
 ADDRESS_HINT = "; if that is not the one you mean, say which: REDIS_URL, or --redis after the command"
+ANOTHER_TYPE = "{} is a key of another type than Sidekiq's, so what it should hold counts as 0"
 HINTS = {"NOAUTH": CREDENTIALS_HINT, "WRONGPASS": CREDENTIALS_HINT}  # by the first word of what Redis says
 
 
@@ -75,7 +79,8 @@ class CommandGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _broken_keys_named():
+                return super().invoke(ctx)
         except KiqError as error:
             hint = _hint(error)
             click.echo(clean(f"kiqctl: {error}{hint}"), err=True)  # it may quote names from Redis
@@ -84,6 +89,17 @@ class CommandGroup(click.Group):
         except (KeyboardInterrupt, click.Abort):
             _document_failure(ctx, "interrupted")
             raise
+
+
+@contextmanager
+def _broken_keys_named() -> Iterator[None]:
+    """Name the keys of another type that a command has met: what it shows of them is nothing."""
+    with broken_keys() as broken:
+        try:
+            yield
+        finally:
+            for key in broken:
+                click.echo(f"kiqctl: {ANOTHER_TYPE.format(clean(key))}", err=True)
 
 
 def _hint(error: KiqError) -> str:

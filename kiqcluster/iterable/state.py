@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from kiqcluster.errors import MalformedIteration, RedisRefused
+from kiqcluster.errors import MalformedIteration
 from kiqcluster.features.iteration import STATE_FIELDS, Iteration, read_iteration
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.store.engine.units import Unit
 from kiqcluster.store.scripts import SAVE_ITERATION, Call, Word, run_script
 from kiqcluster.store.store import Store
-from kiqcluster.store.wire import about_keys
+from kiqcluster.store.wire import WrongType
 
 __all__ = ["CANCELLED", "LOST", "iteration_status", "read_state", "save_state"]
 
@@ -34,14 +34,9 @@ def iteration_status(jids: Sequence[str], store: Store | None = None) -> dict[st
     store = store or current_setup().current_store()
     keys = [store.keys.iteration(jid) for jid in jids]
     found: dict[str, Iteration] = {}
-    with store.borrowed() as connection:
-        replies = connection.exchange([("HMGET", key, *STATE_FIELDS) for key in keys])
+    replies = store.read_each([("HMGET", key, *STATE_FIELDS) for key in keys])
     for jid, key, values in zip(jids, keys, replies, strict=True):
-        if isinstance(values, RedisRefused):
-            if values.code != "WRONGTYPE":
-                raise about_keys(values, [key])
-            continue
-        if not any(values):
+        if isinstance(values, WrongType) or not any(values):
             continue
         with suppress(MalformedIteration):
             found[jid] = read_iteration(key, values)

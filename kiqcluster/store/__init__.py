@@ -6,8 +6,9 @@ connection   Connection: one exchange at a time
 address      parses addresses, and finds the primary that sentinels name; names: look-ups with a timeout
 cluster_address parses addresses of a Redis Cluster, and finds the primary of a shard's hash slot
 wire         commands and replies as bytes, and the kinds of error replies
+replies      an error reply is never taken for a value
 scripts      the .lua files in lua/, one per operation, called by digest
-commands     the commands that a worker runs, and a trial of each at boot
+rights/      the commands that kiqcluster runs, and whether the user may
 engine/      the operations of a worker: join, reserve, settle, resync, recover, move_due
 tasks        tasks: created, changed, read; their jobs pushed
 entry_moves  moves entries of sets and jobs of queues; search: finds those that contain a text

@@ -2,7 +2,8 @@
 
 Connection policy (docs/engine.md): this module never sends a command twice.  redis-py alone would send a
 timed-out LPUSH again (two copies of a job), so its retries are off.  Every exchange ends in one of
-- replies                  Redis ran the commands; an error reply is a RedisRefused among the replies
+- replies                  Redis ran the commands
+- RedisRefused             Redis refused one of them, and may have run the others; `exchange_each` returns it instead
 - RedisUnavailable         nothing was sent
 - ReplyLost                the commands were sent, and may or may not have run
 
@@ -33,9 +34,11 @@ from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.ipc.forks import hold_forks
 from kiqcluster.store.address import CLUSTER_NODE, PRIMARY_ONLY, Endpoint, Node
 from kiqcluster.store.names import TIMED_CLASSES
+from kiqcluster.store.replies import unwrapped
 from kiqcluster.store.wire import (
     INCOMPLETE,
     Command,
+    ErrorReply,
     Reply,
     Wire,
     is_outage,
@@ -81,13 +84,20 @@ class Connection:
         """Send all commands in one write, and return their replies in order.
 
         timeout: seconds to wait for the replies, when a blocking command needs longer than usual.
-        Error replies are returned as RedisRefused.  Raises RedisUnavailable, ReplyLost.  One round trip.
+        Raises StoreError; if Redis refused one of the commands, the others have run anyway.  One round trip.
+        """
+        return unwrapped(commands, self.exchange_each(commands, timeout))
+
+    def exchange_each(self, commands: Sequence[Command], timeout: float | None = None) -> list[Reply | ErrorReply]:
+        """Do what `exchange` does, for a caller that handles the error of each command by itself.
+
+        Raises RedisUnavailable, ReplyLost.
         """
         self.begin(commands)
         return self.finish(timeout)
 
     def begin(self, commands: Sequence[Command]) -> None:
-        """Send all commands in one write; call `finish` next, from any thread.  Raises as exchange does."""
+        """Send all commands in one write; call `finish` next, from any thread.  Raises as exchange_each does."""
         packed = b"".join(map(pack, commands))
         if self._begun is not None or self._unread:
             self.close()  # an exception interrupted the previous exchange; its replies must not be taken for ours
@@ -103,8 +113,8 @@ class Connection:
             self.close()
             raise
 
-    def finish(self, timeout: float | None = None) -> list[Reply]:
-        """Return the replies to the commands that `begin` sent, in order.  See exchange."""
+    def finish(self, timeout: float | None = None) -> list[Reply | ErrorReply]:
+        """Return the replies to the commands that `begin` sent, in order.  See exchange_each."""
         assert self._begun is not None
         wire, awaited = self._begun
         try:
@@ -126,7 +136,7 @@ class Connection:
             raise ReplyLost(f"Redis ended the connection, over TLS ({error}); {TLS_ADVICE}") from error
         raise ReplyLost(f"Redis did not answer ({error}); the command may or may not have run") from error
 
-    def _check_server(self, wire: Wire, replies: Sequence[Reply]) -> None:
+    def _check_server(self, wire: Wire, replies: Sequence[Reply | ErrorReply]) -> None:
         """Close the connection if a reply says that another server is the primary by now."""
         on_lost_slot = wire.on_lost_slot
         if any(map(says_no_primary if on_lost_slot is None else says_lost_slot, replies)):
@@ -144,7 +154,7 @@ class Connection:
             raise ReplyLost(f"Redis closed the connection ({error})") from error
         self._unread += 1
 
-    def receive(self) -> Iterator[Reply]:
+    def receive(self) -> Iterator[Reply | ErrorReply]:
         """Yield the replies that have arrived completely, without waiting.  Raises ReplyLost if the server closed."""
         while (wire := self._wire) is not None:
             try:
@@ -167,8 +177,8 @@ class Connection:
 
         Raises StoreError.  One round trip.
         """
-        (reply,) = self.exchange([("INFO", "server")], timeout)
-        found = None if isinstance(reply, RedisRefused) else re.search(rb"^run_id:(\w+)", reply, re.MULTILINE)
+        (reply,) = self.exchange_each([("INFO", "server")], timeout)
+        found = None if isinstance(reply, ErrorReply) else re.search(rb"^run_id:(\w+)", reply, re.MULTILINE)
         return "" if found is None else found[1].decode()
 
     @property
@@ -278,10 +288,10 @@ def ask_sentinel(sentinel: Node, service: str) -> Endpoint | None:
     """
     connection = Connection(lambda: [sentinel], SENTINEL_TIMEOUT_SECONDS)
     try:
-        (found,) = connection.exchange([("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)])
+        (found,) = connection.exchange_each([("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)])
     finally:
         connection.close()
-    if isinstance(found, RedisRefused):
+    if isinstance(found, ErrorReply):
         raise RedisRefused(f"{found} ({_shown(sentinel)})")
     return None if found is None else (found[0].decode(), int(found[1]))
 
@@ -293,10 +303,10 @@ def ask_cluster(node: Node, slot: int) -> tuple[Endpoint | None, list[Endpoint]]
     """
     connection = Connection(lambda: [node], SENTINEL_TIMEOUT_SECONDS)
     try:
-        (ranges,) = connection.exchange([("CLUSTER", "SLOTS")])
+        (ranges,) = connection.exchange_each([("CLUSTER", "SLOTS")])
     finally:
         connection.close()
-    if isinstance(ranges, RedisRefused):
+    if isinstance(ranges, ErrorReply):
         if is_outage(ranges):
             raise RedisUnavailable(f"{ranges} ({_shown(node)})")
         raise RedisRefused(f"{ranges} ({_shown(node)})")

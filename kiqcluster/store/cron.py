@@ -16,11 +16,10 @@ import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kiqcluster.errors import RedisRefused
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store.scripts import DUE, SKIP_TICKS, WRITE_CRON, Call, Word, run_script, sliced
 from kiqcluster.store.store import Store
-from kiqcluster.store.wire import Command, about_keys
+from kiqcluster.store.wire import Command, WrongType
 
 __all__ = [
     "HELD",
@@ -200,10 +199,10 @@ def read_entries(store: Store, ids: Sequence[str] | None = None, *, with_history
             ("SMISMEMBER", store.keys.cron_disabled, *some),
             *(("LINDEX", store.keys.cron_history(each), 0) for each in some if with_history),
         ]
-        values, *told = store.ask_each(commands)
-        if isinstance(values, RedisRefused):
-            raise about_keys(values, [store.keys.cron])
-        scores, disabled, *latest = (None if isinstance(reply, RedisRefused) else reply for reply in told)
+        values, *told = store.read_each(commands)
+        if isinstance(values, WrongType):
+            raise values
+        scores, disabled, *latest = (None if isinstance(reply, WrongType) else reply for reply in told)
         scores, disabled = scores or [None] * len(some), disabled or [0] * len(some)  # of another type: nothing known
         latest = latest or [None] * len(some)
         for each, raw, score, is_disabled, last in zip(some, values, scores, disabled, latest, strict=True):

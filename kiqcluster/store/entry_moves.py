@@ -35,6 +35,7 @@ from kiqcluster.store.scripts import (
     TRIM_DEAD,
     Call,
     Word,
+    read_refusals,
     run_script,
     run_scripts,
 )
@@ -209,9 +210,7 @@ def move_entries(
     """
     call, rows = _move_call(store, source, moves, now, limits, highest, refused_until)
     moved, refusals, dropped = run_script(store, call)
-    return Moved(
-        [rows[row - 1] for row in moved], [words.decode(errors="replace") for words in refusals], Dropped(*dropped)
-    )
+    return Moved([rows[row - 1] for row in moved], read_refusals(store, MOVE_ENTRIES, refusals), Dropped(*dropped))
 
 
 def drop_entries(
@@ -228,11 +227,9 @@ def drop_entries(
     calls = [_move_call(store, source, moves, 0, unused)[0] for source, moves in moves_by_source.items()]
     with store.borrowed() as connection:
         replies = run_scripts(connection, calls)
-    for reply in replies:
-        if isinstance(reply, RedisRefused):
-            raise reply
-        for words in reply[1]:
-            raise RedisRefused(words.decode(errors="replace"))
+    for _, refusals, _ in replies:
+        for words in read_refusals(store, MOVE_ENTRIES, refusals):
+            raise RedisRefused(words)
     return sum(len(moved) for moved, *_ in replies)
 
 

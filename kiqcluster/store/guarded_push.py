@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kiqcluster.errors import RedisRefused
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.store.connection import Connection
-from kiqcluster.store.scripts import PUSH, Call, Word, row_words, run_scripts
+from kiqcluster.store.scripts import PUSH, Call, Word, row_words, run_scripts_each
+from kiqcluster.store.wire import ErrorReply
 
 __all__ = ["GuardedJob", "Refusal", "push_guarded"]
 
@@ -32,14 +32,14 @@ class Refusal:
     value: str
 
 
-def push_guarded(connection: Connection, keys: Keys, jobs: Sequence[GuardedJob]) -> list[Refusal | RedisRefused | None]:
+def push_guarded(connection: Connection, keys: Keys, jobs: Sequence[GuardedJob]) -> list[Refusal | ErrorReply | None]:
     """Write jobs, each by itself; return None for a written job, else the reason why it was not written.
 
     One round trip.  Raises RedisUnavailable, ReplyLost.
     """
-    results: list[Refusal | RedisRefused | None] = []
-    for job, reply in zip(jobs, run_scripts(connection, [_call(keys, job) for job in jobs]), strict=True):
-        if isinstance(reply, RedisRefused):
+    results: list[Refusal | ErrorReply | None] = []
+    for job, reply in zip(jobs, run_scripts_each(connection, [_call(keys, job) for job in jobs]), strict=True):
+        if isinstance(reply, ErrorReply):
             results.append(reply)
         elif reply[0] == b"REFUSED":
             results.append(Refusal(job.rows[reply[1] - 1], reply[2].decode(errors="replace")))

@@ -13,13 +13,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
+from kiqcluster.errors import RedisUnavailable, ReplyLost
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.store.connection import Connection
+from kiqcluster.store.replies import readable
+from kiqcluster.store.rights.trials import forbidden_commands
 from kiqcluster.store.store import Store
-from kiqcluster.store.wire import about_keys, is_outage
+from kiqcluster.store.wire import ErrorReply, Reply, WrongType, about_keys, is_outage
 
 __all__ = [
     "BEAT",
@@ -73,9 +75,12 @@ __all__ = [
     "Word",
     "begin_scripts",
     "finish_scripts",
+    "read_refusals",
+    "read_scripts_each",
     "row_words",
     "run_script",
     "run_scripts",
+    "run_scripts_each",
     "sliced",
 ]
 
@@ -91,6 +96,11 @@ class Script:
     text: str
     digest: str
 
+    @property
+    def commands(self) -> frozenset[str]:
+        """The Redis commands in it, in capitals."""
+        return frozenset(COMMAND.findall(self.text))
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -104,6 +114,8 @@ class Call:
         return [verb, script, len(self.keys), *self.keys, *self.arguments]
 
 
+FORBIDDEN_INSIDE = ("executing the script can't", "ACL failure in script")  # words of Redis 7.0; of those after it
+COMMAND = re.compile(r"(?:p?call\((?:redis\.call, )?|read_or\([^,']*, )'([A-Z]+)'")  # in the text of a script
 INCLUDE = re.compile(r"^-- include (\w+)$", re.MULTILINE)  # replaced by that file's text
 
 
@@ -176,24 +188,35 @@ def row_words(rows: Sequence[Effect], keys: list[str], index_by_key: dict[str, i
     return words
 
 
-def _send_text(connection: Connection, call: Call) -> Any:
+def _send_text(connection: Connection, call: Call) -> Reply | ErrorReply:
     try:
-        return connection.exchange([call.command("EVAL", call.script.text)])[0]
+        return connection.exchange_each([call.command("EVAL", call.script.text)])[0]
     except RedisUnavailable as error:  # this script was not sent, but the others of its round trip have run
         raise ReplyLost(str(error)) from error
 
 
-def run_script(store: Store, call: Call) -> Any:
+def run_script(store: Store, call: Call) -> Reply:
     """Run one script and return its reply.  One round trip.  Raises StoreError, which names keys that it is about."""
     with store.borrowed() as connection:
-        (reply,) = run_scripts(connection, [call])
-    if isinstance(reply, RedisRefused):
-        raise about_keys(reply, call.keys)
-    return reply
+        return run_scripts(connection, [call])[0]
 
 
-def run_scripts(connection: Connection, calls: Sequence[Call], timeout: float | None = None) -> list[Any]:
-    """Run scripts in order and return their replies; refusals are RedisRefused among them.
+def run_scripts(connection: Connection, calls: Sequence[Call], timeout: float | None = None) -> list[Reply]:
+    """Run scripts in order and return their replies.  See run_scripts_each.
+
+    Raises StoreError, which names keys that it is about; if Redis refused one of the scripts, the others have run.
+    """
+    answers = run_scripts_each(connection, calls, timeout)
+    for answer, call in zip(answers, calls, strict=True):
+        if isinstance(answer, ErrorReply):
+            raise about_keys(answer, call.keys)
+    return answers
+
+
+def run_scripts_each(
+    connection: Connection, calls: Sequence[Call], timeout: float | None = None
+) -> list[Reply | ErrorReply]:
+    """Run scripts in order and return their replies, an ErrorReply for each that Redis refused.
 
     timeout: seconds to wait for the replies, None for the connection's own.
     Raises RedisUnavailable, ReplyLost; also when the server refuses for now (READONLY, BUSY, …).
@@ -203,20 +226,39 @@ def run_scripts(connection: Connection, calls: Sequence[Call], timeout: float | 
     return finish_scripts(connection, calls, timeout)
 
 
+def read_scripts_each(store: Store, calls: Sequence[Call], per_trip: int) -> list[Reply | WrongType]:
+    """Run scripts that read, `per_trip` in a round trip; return their replies as Store.read_each does.
+
+    The first key of a call is the one that is read.  Raises StoreError.
+    """
+    answers: list[Reply | WrongType] = []
+    for some in sliced(calls, per_trip):
+        with store.borrowed() as connection:
+            replies = run_scripts_each(connection, some)
+        answers += readable([("EVALSHA", *call.keys) for call in some], replies)
+    return answers
+
+
 def begin_scripts(connection: Connection, calls: Sequence[Call]) -> None:
     """Send scripts; call `finish_scripts` next on that connection.  Raises RedisUnavailable, ReplyLost."""
     connection.begin([call.command("EVALSHA", call.script.digest) for call in calls])
 
 
-def finish_scripts(connection: Connection, calls: Sequence[Call], timeout: float | None = None) -> list[Any]:
-    """Return the replies to `begin_scripts`.  See run_scripts."""
+def finish_scripts(
+    connection: Connection, calls: Sequence[Call], timeout: float | None = None
+) -> list[Reply | ErrorReply]:
+    """Return the replies to `begin_scripts`.  See run_scripts_each."""
     replies = connection.finish(timeout)
     refusals = []
     for index, reply in enumerate(replies):
-        if isinstance(reply, RedisRefused) and reply.code == "NOSCRIPT":
-            call = calls[index]
-            replies[index] = reply = _send_text(connection, call)
-        if isinstance(reply, RedisRefused) and is_outage(reply):
+        if not isinstance(reply, ErrorReply):
+            continue
+        if reply.code == "NOSCRIPT":
+            replies[index] = reply = _send_text(connection, calls[index])
+        if isinstance(reply, ErrorReply) and is_forbidden_inside(str(reply)):
+            words = naming_commands(connection, calls[index].script, str(reply))
+            replies[index] = reply = ErrorReply(f"NOPERM {words}")
+        if isinstance(reply, ErrorReply) and is_outage(reply):
             refusals.append(reply)
     if not refusals:
         return replies
@@ -224,6 +266,33 @@ def finish_scripts(connection: Connection, calls: Sequence[Call], timeout: float
         raise RedisUnavailable(f"Redis turns everybody away ({refusals[0]}); nothing ran") from refusals[0]
     # The server changed its role in between: the writes of the other scripts may be lost.
     raise ReplyLost(f"Redis turned a part of this away ({refusals[0]})") from refusals[0]
+
+
+def is_forbidden_inside(said: str) -> bool:
+    """Return whether words of Redis say that an ACL forbids a script a command or a key."""
+    return any(words in said for words in FORBIDDEN_INSIDE)
+
+
+def naming_commands(connection: Connection, script: Script, said: str) -> str:
+    """Return such words with the script and the commands that the user may not run: Redis 7.0 names none.
+
+    Two round trips.  Raises RedisUnavailable, ReplyLost.
+    """
+    forbidden = ", ".join(forbidden_commands(connection, script.commands))
+    about = f"script {script.name}: no right to run {forbidden}" if forbidden else f"script {script.name}"
+    return f"{said.removeprefix('ERR ')} ({about})"
+
+
+def read_refusals(store: Store, script: Script, refusals: Sequence[bytes]) -> list[str]:
+    """Return why Redis refused parts of what a script has done, with the commands that an ACL forbids."""
+    words = [each.decode(errors="replace") for each in refusals]
+    if not any(map(is_forbidden_inside, words)):
+        return words
+    with store.borrowed() as connection:
+        return [
+            f"NOPERM {naming_commands(connection, script, each)}" if is_forbidden_inside(each) else each
+            for each in words
+        ]
 
 
 def sliced(items: Sequence[T], size: int) -> list[Sequence[T]]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from kiqcluster.errors import RedisRefused
 from kiqcluster.sidekiq.payload import new_jid
-from kiqcluster.store.scripts import RECEIVE_JOBS, Call, Word, run_script
+from kiqcluster.store.scripts import RECEIVE_JOBS, Call, Word, read_refusals, run_script
 from kiqcluster.store.store import Store
 
 __all__ = ["ShardMove", "staged_counts"]
@@ -93,7 +93,8 @@ class ShardMove:
                 keys.append(key)
             arguments += [job.number, keys.index(key) + 1, job.queue, job.score, job.payload]
         received, refusal = run_script(self._target, Call(RECEIVE_JOBS, keys, arguments))
-        return int(received), refusal.decode(errors="replace")
+        (words,) = read_refusals(self._target, RECEIVE_JOBS, [refusal])
+        return int(received), words
 
 
 def staged_counts(store: Store) -> dict[str, int]:

@@ -6,6 +6,7 @@ Runs in: any thread.  A forked process starts without connections.
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -21,7 +22,8 @@ from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store.address import Node, Service, masked, parse_address
 from kiqcluster.store.cluster_address import is_cluster_address, parse_cluster, prefix_of
 from kiqcluster.store.connection import Connection, ask_cluster, ask_sentinel
-from kiqcluster.store.wire import NO_CLUSTER, Command, Reply, about_keys
+from kiqcluster.store.replies import readable, unwrapped
+from kiqcluster.store.wire import NO_CLUSTER, Command, ErrorReply, Reply, WrongType
 
 __all__ = ["Store", "risks", "scan"]
 
@@ -103,33 +105,26 @@ class Store:
         Raises StoreError; if Redis refused one of the commands, the others have run anyway.
         """
         with self.borrowed() as connection:
-            replies = connection.exchange(commands)
-        for at, reply in enumerate(replies):
-            if isinstance(reply, RedisRefused):
-                raise about_keys(reply, commands[at][1:2])
-        return replies
+            return connection.exchange(commands)
 
-    def ask_each(self, commands: Sequence[Command]) -> list[Reply]:
-        """Run commands in one round trip, not in a transaction; return all replies, a refusal for each key of
-        another type: one broken key hides no other.  Raises StoreError for what else is refused.
+    def read_each(self, commands: Sequence[Command], per_trip: int = sys.maxsize) -> list[Reply | WrongType]:
+        """Read keys, `per_trip` commands in a round trip; return all replies, a WrongType for each key of another type.
+
+        One broken key hides no other, and is noted for `broken_keys`.  Raises StoreError for what else is refused.
         """
-        with self.borrowed() as connection:
-            replies = connection.exchange(commands)
-        for at, reply in enumerate(replies):
-            if isinstance(reply, RedisRefused) and reply.code != "WRONGTYPE":
-                raise about_keys(reply, commands[at][1:2])
-        return replies
+        answers: list[Reply | WrongType] = []
+        for at in range(0, len(commands), per_trip):
+            some = commands[at : at + per_trip]
+            with self.borrowed() as connection:
+                answers += readable(some, connection.exchange_each(some))
+        return answers
 
     def transaction(self, commands: Sequence[Command]) -> list[Reply]:
         """Run commands in MULTI/EXEC and return their replies.  One round trip.
 
         Raises StoreError; if a command failed while it ran, the others have run anyway.
         """
-        replies: list[Reply] = self.pipeline([("MULTI",), *commands, ("EXEC",)])[-1]
-        for reply in replies:
-            if isinstance(reply, RedisRefused):
-                raise reply
-        return replies
+        return unwrapped(commands, self.pipeline([("MULTI",), *commands, ("EXEC",)])[-1])
 
     def borrowed(self) -> AbstractContextManager[Connection]:
         """Return a context manager that lends a connection and keeps it for reuse afterwards."""
@@ -148,10 +143,10 @@ class Store:
         StoreError if it does not answer.  One round trip.
         """
         with self.borrowed() as connection:
-            reply, number, found = connection.exchange(
+            reply, number, found = connection.exchange_each(
                 [("INFO",), ("EVAL", PROBE, 0), ("COMMAND", "INFO", *REQUIRED_COMMANDS)]
             )
-        if isinstance(reply, RedisRefused):
+        if isinstance(reply, ErrorReply):
             if reply.code in ("NOAUTH", "WRONGPASS"):
                 raise reply
             reply = b""  # some hosts rename or forbid INFO; Sidekiq does not need it either
@@ -164,14 +159,10 @@ class Store:
         is_node = "cluster" in (fields.get("redis_mode"), fields.get("server_mode"))  # the second is Valkey's
         if is_node and not self._is_cluster:
             raise RedisRefused(f"CLUSTER {NO_CLUSTER}")
-        if isinstance(number, RedisRefused) and number.code == "ERR":  # other codes are temporary, or about permissions
+        if isinstance(number, ErrorReply) and number.code == "ERR":  # other codes are temporary, or about permissions
             raise RedisRefused(f"SCRIPT this server does not run scripts as Redis 7.0 does ({number})")
-        lacking = (
-            [name for name, row in zip(REQUIRED_COMMANDS, found, strict=False) if not row]
-            if isinstance(found, list)
-            else []
-        )
-        if lacking:
+        known = zip(REQUIRED_COMMANDS, [] if isinstance(found, ErrorReply) else found, strict=False)  # may be forbidden
+        if lacking := [name for name, row in known if not row]:
             raise RedisRefused(f"COMMAND this server has no {', '.join(lacking)}, which kiqcluster needs")
         return fields
 

@@ -27,12 +27,13 @@ from kiqcluster.store.scripts import (
     WRITE_TASK,
     Call,
     Word,
+    read_scripts_each,
     run_script,
     run_scripts,
     sliced,
 )
 from kiqcluster.store.store import Store, scan
-from kiqcluster.store.wire import about_keys
+from kiqcluster.store.wire import WrongType
 
 __all__ = [
     "ENDED_STATUSES",
@@ -119,8 +120,6 @@ def push_jobs(
     with store.borrowed() as connection:
         for call in _push_calls(store.keys, identifier, plain):
             (reply,) = run_scripts(connection, [call])
-            if isinstance(reply, RedisRefused):
-                raise about_keys(reply, call.keys)
             if reply != b"PUSHED":
                 raise TaskEnded(identifier, reply.decode())
         others = jobs if not plain else [job for job in jobs if job.at is not None or job.rows]
@@ -183,18 +182,14 @@ def read_task(
 
 def read_tasks(store: Store, identifiers: Sequence[str], fields: Sequence[str]) -> list[dict[str, str]]:
     """Return the fields of each task, {} for an unknown one.  One round trip for 500."""
+    keys = store.keys
+    calls = [Call(READ_TASK, [keys.task(each), keys.task_ended(each)], [0, *fields]) for each in identifiers]
     found = []
-    for some in sliced(identifiers, MAX_TASKS):
-        calls = [Call(READ_TASK, [store.keys.task(each), store.keys.task_ended(each)], [0, *fields]) for each in some]
-        with store.borrowed() as connection:
-            replies = run_scripts(connection, calls)
-        for call, reply in zip(calls, replies, strict=True):
-            if isinstance(reply, RedisRefused) and reply.code != "WRONGTYPE":
-                raise about_keys(reply, call.keys)
-            if isinstance(reply, RedisRefused):  # one broken task hides no other
-                found.append({"created_at": "0", "problem": str(about_keys(reply, call.keys[:1]))})
-            else:
-                found.append(_texts(fields, reply[0]) if reply[0] else {})
+    for reply in read_scripts_each(store, calls, MAX_TASKS):
+        if isinstance(reply, WrongType):  # one broken task hides no other
+            found.append({"created_at": "0", "problem": str(reply)})
+        else:
+            found.append(_texts(fields, reply[0]) if reply[0] else {})
     return found
 
 
@@ -218,23 +213,20 @@ def read_parts(store: Store, identifier: str, start: int, count: int, most_child
         store.keys.task_ended(identifier),
         store.keys.task_children(identifier),
     )
-    with store.borrowed() as connection:
-        prepared, scanned, child_count, failed, jids = connection.exchange(
-            [
-                ("HMGET", task, *CALLBACKS),
-                ("SSCAN", children, 0, "COUNT", most_children),
-                ("SCARD", children),
-                ("ZCARD", ended),
-                ("ZREVRANGE", ended, start, start + count - 1),
-            ]
-        )
-        events = []
-        if isinstance(jids, list) and jids:
-            (found,) = connection.exchange(
-                [("HMGET", task, *(prefix + jid for jid in jids for prefix in EVENT_FIELDS))]
-            )
-            if isinstance(found, list):
-                events = [_event(jid, *found[3 * at : 3 * at + 3]) for at, jid in enumerate(jids)]
+    prepared, scanned, child_count, failed, jids = store.read_each(
+        [
+            ("HMGET", task, *CALLBACKS),
+            ("SSCAN", children, 0, "COUNT", most_children),
+            ("SCARD", children),
+            ("ZCARD", ended),
+            ("ZREVRANGE", ended, start, start + count - 1),
+        ]
+    )
+    events = []
+    if isinstance(jids, list) and jids:
+        (found,) = store.read_each([("HMGET", task, *(prefix + jid for jid in jids for prefix in EVENT_FIELDS))])
+        if isinstance(found, list):
+            events = [_event(jid, *found[3 * at : 3 * at + 3]) for at, jid in enumerate(jids)]
     pairs = zip(CALLBACKS, prepared, strict=True) if isinstance(prepared, list) else ()
     names = scanned[1] if isinstance(scanned, list) else []
     return TaskParts(

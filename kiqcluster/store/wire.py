@@ -29,8 +29,10 @@ __all__ = [
     "INCOMPLETE",
     "NO_CLUSTER",
     "Command",
+    "ErrorReply",
     "Reply",
     "Wire",
+    "WrongType",
     "about_keys",
     "is_outage",
     "pack",
@@ -41,7 +43,8 @@ __all__ = [
 ]
 
 Command = Sequence[str | bytes | int | float]
-Reply = Any  # bytes, int, None, list of these, or RedisRefused
+Reply = Any  # to a command that has run: bytes, int, None, or a list of these
+ErrorReply = RedisRefused  # in place of a reply; see replies.py
 
 MAX_READ_BYTES = 65_536  # of one read
 MAX_WRITE_BYTES = 65_536  # of one write: each part of a large command has the time limit of a small command
@@ -50,7 +53,8 @@ MIN_BYTES_PER_SECOND = 1_000  # of a longer transfer: a byte now and then must n
 INCOMPLETE = object()  # the parser's result while a reply has not arrived completely
 # Codes of a server that is not, or no longer, a primary: another server may be.
 NO_PRIMARY_CODES = frozenset({"LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "UNBLOCKED"})
-KEY_ERROR_CODES = frozenset({"WRONGTYPE", "NOPERM"})  # codes of refusals that are about a key and do not name it
+KEY_ERROR_CODES = frozenset({"WRONGTYPE", "NOPERM"})  # codes of refusals that may be about a key and do not name it
+ABOUT_KEYS = " key"  # in the words of those that are: a NOPERM may be about a command, and then names it
 MOVED_CODES = frozenset({"MOVED", "ASK"})  # another node of the cluster has the key; nothing was done
 LOST_SLOT_CODES = frozenset({"TRYAGAIN", "CLUSTERDOWN"})  # of a cluster's node that has not, or not all of, the slot
 CLUSTER_CODES = frozenset({"MOVED", "ASK", "CROSSSLOT"})  # of a node of a Redis Cluster
@@ -69,6 +73,12 @@ def pack(command: Command) -> bytes:
     """Return the command as it is sent.  Raises TypeError or UnicodeEncodeError for an argument that cannot be sent."""
     packed: bytes = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # its types know of one argument
     return packed
+
+
+class WrongType(RedisRefused):
+    """The key holds a value of another type than the command is for.  key: "" where it is not known."""
+
+    key = ""
 
 
 class Garbled(ConnectionError):
@@ -129,12 +139,12 @@ class Wire:
             rest = rest[self._socket.send(rest[:MAX_WRITE_BYTES]) :]
         self._unsent = len(packed)
 
-    def read(self, count: int, timeout: float | None) -> list[Reply]:
+    def read(self, count: int, timeout: float | None) -> list[Reply | ErrorReply]:
         """Wait for `count` replies and return them.  timeout: seconds between two pieces; None: the default."""
         if timeout is not None:
             with self._patience(timeout):
                 return self.read(count, None)
-        replies: list[Reply] = []
+        replies: list[Reply | ErrorReply] = []
         arrived, begun_at = 0, 0.0  # of the next reply: bytes, and the time of its first piece
         while len(replies) < count:
             reply = self._reader.gets()
@@ -148,7 +158,7 @@ class Wire:
             arrived += self._feed()
         return replies
 
-    def read_arrived(self) -> Reply:
+    def read_arrived(self) -> Reply | ErrorReply:
         """Return the next reply if it has arrived completely, else INCOMPLETE."""
         with self._patience(0):
             try:
@@ -232,14 +242,20 @@ def _refusal(message: str) -> RedisRefused:
     code = message.split(" ", 1)[0]
     if code in CLUSTER_CODES:
         message = f"{message} ({NO_CLUSTER})"
-    return RedisRefused(message if code.isupper() else f"ERR {message}")
+    return _error(message, code)
 
 
 def _cluster_refusal(message: str) -> RedisRefused:
     """Return an error reply of a node of a Redis Cluster; one that has lost the hash slot was not asked in vain."""
     if message.split(" ", 1)[0] in MOVED_CODES:
         message = f"TRYAGAIN another node of the cluster has the keys now ({message})"
-    return RedisRefused(message if message.split(" ", 1)[0].isupper() else f"ERR {message}")
+    return _error(message, message.split(" ", 1)[0])
+
+
+def _error(message: str, code: str) -> RedisRefused:
+    if code == "WRONGTYPE":
+        return WrongType(message)
+    return RedisRefused(message if code.isupper() else f"ERR {message}")
 
 
 # redis-py removes these codes from the server's message when it chooses an exception class.
@@ -266,22 +282,25 @@ def refusal_of(error: Exception) -> RedisRefused:
     return RedisRefused(f"{code} {message}" if code and not message.startswith(code) else message)
 
 
-def says_no_primary(reply: Reply) -> bool:
+def says_no_primary(reply: Reply | ErrorReply) -> bool:
     """Return whether this reply makes its connection useless: the server is not, or no longer, a primary."""
     return isinstance(reply, RedisRefused) and reply.code in NO_PRIMARY_CODES
 
 
-def says_lost_slot(reply: Reply) -> bool:
+def says_lost_slot(reply: Reply | ErrorReply) -> bool:
     """Return whether a node of a Redis Cluster is not, or no longer, the primary of the slot."""
     return isinstance(reply, RedisRefused) and reply.code in NO_PRIMARY_CODES | LOST_SLOT_CODES
 
 
 def about_keys(refusal: RedisRefused, keys: Sequence[object]) -> RedisRefused:
     """Return a refusal that names the keys, if it is about keys: Redis does not say which."""
-    if refusal.code not in KEY_ERROR_CODES or not keys:
+    if refusal.code not in KEY_ERROR_CODES or ABOUT_KEYS not in str(refusal) or not keys:
         return refusal
     names = [key.decode(errors="replace") if isinstance(key, bytes) else str(key) for key in keys]
-    return RedisRefused(f"{refusal} (key {', '.join(names)})")
+    told = type(refusal)(f"{refusal} (key {', '.join(names)})")
+    if isinstance(told, WrongType):
+        told.key = names[0]
+    return told
 
 
 def is_outage(error: StoreError) -> bool:
@@ -289,7 +308,9 @@ def is_outage(error: StoreError) -> bool:
     return not isinstance(error, RedisRefused) or error.code in TRY_AGAIN_CODES or MAX_CLIENTS_MESSAGE in str(error)
 
 
-def server_time(reply: Sequence[bytes]) -> float:
+def server_time(reply: Reply | ErrorReply) -> float:
     """Return the reply to TIME, in epoch seconds."""
+    if isinstance(reply, ErrorReply):
+        raise reply
     seconds, microseconds = reply
     return int(seconds) + int(microseconds) / 1e6

@@ -15,11 +15,11 @@ from typing import Any
 
 from kiqcluster.application.argument_filter import HIDDEN_ARGUMENT, filtered
 from kiqcluster.application.registry import current_registry
-from kiqcluster.errors import RedisUnavailable, ReplyLost, TaskEnded
+from kiqcluster.errors import RedisRefused, StoreError, TaskEnded
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.ruby_json import JSON
-from kiqcluster.store import Store
+from kiqcluster.store import Store, is_outage
 from kiqcluster.tasks.records import TaskEvent, TaskStatus
 from kiqcluster.tasks.task import Task
 
@@ -81,8 +81,11 @@ def _answer(
         status = Task(found[1], store or current_setup().current_store()).status()
     except TaskEnded:
         return "404 Not Found", {"error": "there is no such task; it may have expired"}
-    except (RedisUnavailable, ReplyLost):
-        return "503 Service Unavailable", {"error": "Redis does not answer; ask again"}
+    except StoreError as error:
+        if is_outage(error):
+            return "503 Service Unavailable", {"error": "Redis does not answer; ask again"}
+        refusal = error.code if isinstance(error, RedisRefused) else type(error).__name__
+        return "500 Internal Server Error", {"error": f"Redis refuses to have the task read ({refusal})"}
     failures: list[JSON] = [{**each.as_json(), "params": _params(status, each, show)} for each in status.failures]
     return "200 OK", {**status.as_json(), "failures": failures}
 

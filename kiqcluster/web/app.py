@@ -15,6 +15,7 @@ import gzip
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 from werkzeug.exceptions import BadRequest, Forbidden, HTTPException, TooManyRequests
@@ -30,6 +31,7 @@ from kiqcluster.process.logs.log import LOGGER, word_events
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.process.version import VERSION
 from kiqcluster.store import Store, is_outage
+from kiqcluster.store.replies import broken_keys
 from kiqcluster.web import assets, cookies
 from kiqcluster.web.arguments import FormatArguments, shown_arguments
 from kiqcluster.web.context import Context, Meter, Shelf
@@ -165,6 +167,7 @@ class Visit:
         self._urls: MapAdapter | None = None
         self._page = ""  # the page that is shown, in the navigation
         self._address = ""  # of the Redis that is shown, without secrets
+        self._broken_keys: list[str] = []  # of another type, which the page has met
 
     def answer(self) -> Response:
         """Return what was asked for.  Raises HTTPException, KiqError."""
@@ -213,7 +216,9 @@ class Visit:
         block = self._request.headers.get("HX-Target", "") if context.is_fragment else ""
         if context.is_fragment and block not in page.blocks:
             raise BadRequest(message("This page has no such live part."))
-        shown = page.view(context)
+        with broken_keys() as broken:
+            shown = page.view(context)
+        self._broken_keys = list(broken)
         if isinstance(shown, Download):
             return self._send(shown, context)
         return self._respond(page.template, {"title": context.gettext(page.title), **shown}, block=block)
@@ -264,6 +269,7 @@ class Visit:
             "read_only": self._app.settings.read_only,
             "version": VERSION,
             "address": self._address,
+            "broken_keys": self._broken_keys,
         }
 
     def _section(self) -> str:
@@ -315,8 +321,10 @@ class Visit:
     def _send(self, download: Download, context: Context) -> Response:
         """Return a file, which is made while it is sent; when it has been sent, an audit event says how much of it.
 
-        Raises TooManyRequests while too many are sent.
+        Raises TooManyRequests while too many are sent; StoreError where its first part cannot be read.
         """
+        lines = iter(download.parts)
+        download = replace(download, parts=chain([*islice(lines, 1)], lines))
         parts = self._app._downloads.begin(self._counted(download, context))
         if parts is None:
             raise TooManyRequests(

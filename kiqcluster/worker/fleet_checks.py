@@ -103,7 +103,7 @@ class FleetChecks:
         other, digest = str(about["application"]), about.get("declared")
         if not isinstance(digest, str) or not self._digest or (other, digest) in self._compared:
             return
-        (reply,) = self._store.ask_each([("HGETALL", self._store.keys.declared(digest))])
+        (reply,) = self._store.read_each([("HGETALL", self._store.keys.declared(digest))])
         words = [each.decode(errors="replace") for each in reply] if isinstance(reply, list) else []
         theirs = dict(zip(words[::2], words[1::2], strict=True))
         if theirs:  # else it has not written them yet

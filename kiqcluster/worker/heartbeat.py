@@ -32,7 +32,7 @@ from kiqcluster.sidekiq.keys import HEARTBEAT_TTL_SECONDS
 from kiqcluster.store import Connection, is_outage
 from kiqcluster.store.engine.engine import MAX_NAMES
 from kiqcluster.store.scripts import PUBLISH, Call, Word, run_scripts
-from kiqcluster.store.wire import Command, Reply, about_keys
+from kiqcluster.store.wire import Command, ErrorReply, Reply
 from kiqcluster.worker.fleet_checks import FleetChecks
 from kiqcluster.worker.process_entry import ProcessEntry, Status, withdrawal
 from kiqcluster.worker.run.job_run import JobRun
@@ -215,10 +215,7 @@ class Heartbeat(Service):
             work = [word for tid, each in running.items() for word in (tid, self._entry.work(each))]
         call = Call(PUBLISH, names, [identity, HEARTBEAT_TTL_SECONDS, len(fields), *fields, *work])
         with lend() as connection:
-            (reply,) = run_scripts(connection, [call])
-        if isinstance(reply, RedisRefused):
-            raise about_keys(reply, names)
-        found: list[Any] = reply
+            found: list[Any] = run_scripts(connection, [call])[0]
         return found
 
     def _write_stacks(self, lend: Lend) -> None:
@@ -246,15 +243,15 @@ class Heartbeat(Service):
         """Ask Redis which jobs and tasks are cancelled, and pass it on.  One round trip."""
         keys = (self._store.keys.cancelled, self._store.keys.tasks_cancelled)
         with self._lend_own() as connection:
-            replies = connection.exchange([("ZRANGE", key, 0, -1) for key in keys])
+            replies = connection.exchange_each([("ZRANGE", key, 0, -1) for key in keys])
         for reply in replies:
-            if isinstance(reply, RedisRefused) and is_outage(reply):
+            if isinstance(reply, ErrorReply) and is_outage(reply):
                 raise reply
-        self._pass_cancelled(*(str(each).encode() if isinstance(each, RedisRefused) else each for each in replies))
+        self._pass_cancelled(*(str(each).encode() if isinstance(each, ErrorReply) else each for each in replies))
 
     def _withdraw(self, identity: str) -> None:
         with self._store.borrowed() as connection:  # a refusal is about a broken key; beats say that
-            connection.exchange(withdrawal(self._store.keys, identity))
+            connection.exchange_each(withdrawal(self._store.keys, identity))
 
     # 2. watch
 
@@ -297,10 +294,7 @@ class Heartbeat(Service):
     def _ask(self, lend: Lend, command: Command) -> Any:
         """Run a command and return its reply; raises a refusal."""
         with lend() as connection:
-            (reply,) = connection.exchange([command])
-        if isinstance(reply, RedisRefused):
-            raise about_keys(reply, command[1:2])
-        return reply
+            return connection.exchange([command])[0]
 
     # 4. listen
 
@@ -339,7 +333,7 @@ class Heartbeat(Service):
                     self._connection.close()
                     return None
             for reply in self._connection.receive():
-                if isinstance(reply, Exception):
+                if isinstance(reply, ErrorReply):
                     raise reply
                 return reply
         return None

@@ -16,7 +16,7 @@ from kiqcluster.ipc.frames import Channel
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.events import Events
 from kiqcluster.store import Store, is_outage, risks
-from kiqcluster.store.commands import check_commands
+from kiqcluster.store.rights.trials import check_commands
 
 __all__ = ["KiqStopped", "RedisWait"]
 

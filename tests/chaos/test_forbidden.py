@@ -7,7 +7,7 @@ import re
 import pytest
 
 from kiqcluster.errors import ExitCode
-from kiqcluster.store.commands import WORKER_COMMANDS
+from kiqcluster.store.rights.trials import WORKER_COMMANDS
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import ROOT, wait_until

@@ -29,6 +29,7 @@ from kiqcluster.store import Store, is_outage
 from kiqcluster.store.connection import Connection
 from kiqcluster.store.engine.engine import Engine
 from kiqcluster.store.engine.units import ALL_SUSPECT, BeginVerdict, Member, Settlement, Unit
+from kiqcluster.store.replies import unwrapped
 from kiqcluster.worker.fetch.batch import Batch, BatchState, FetchMode
 from kiqcluster.worker.fetch.coordinator import FetchCoordinator
 from kiqcluster.worker.fetch.fetch import ReliableFetch
@@ -129,6 +130,9 @@ class Link:
         return self._result
 
     def exchange(self, commands: Sequence[Command], timeout: float | None = None) -> list[Any]:
+        return unwrapped(commands, self.exchange_each(commands, timeout))
+
+    def exchange_each(self, commands: Sequence[Command], timeout: float | None = None) -> list[Any]:
         self.begin(commands)
         return self.finish(timeout)
 

@@ -47,6 +47,7 @@ from kiqcluster.store.engine import reserve_calls, settle_calls, wait_lists
 from kiqcluster.store.engine.engine import Engine
 from kiqcluster.store.engine.units import ALL_SUSPECT, ANY_DEATHS, BeginVerdict, Member, Reserved, Settlement, Unit
 from kiqcluster.store.entry_moves import DeadSetLimits, Move
+from kiqcluster.store.replies import unwrapped
 from kiqcluster.store.scripts import SEND_PARKED, Script, Word
 from kiqcluster.worker.run.decision import Ending, Facts, decide
 from tests.properties import limits
@@ -158,11 +159,7 @@ class World:
 
     def raw(self, *commands: Command) -> list[Any]:
         """Run commands as the server itself would, without any fault."""
-        replies = self.connection.exchange(commands)
-        for reply in replies:
-            if isinstance(reply, RedisRefused):
-                raise reply
-        return replies
+        return self.connection.exchange(commands)
 
     def run(self, commands: Sequence[Command]) -> list[Any]:
         """Run what a process has sent."""
@@ -171,16 +168,16 @@ class World:
         }
         if self.without == "R2":
             return [self._run_unfenced(command) for command in commands]
-        return self.connection.exchange(commands)
+        return self.connection.exchange_each(commands)
 
     def _run_unfenced(self, command: Command) -> Any:
         """Run a command; a reserve as if its process were a member of its epoch."""
         if command[1] != reserve_calls.RESERVE.digest:
-            return self.connection.exchange([command])[0]
+            return self.connection.exchange_each([command])[0]
         members, (identity, epoch, *_) = command[3], arguments_of(command)
         before = self.raw(("HGET", members, identity))[0]
         self.raw(("HSET", members, identity, f"{epoch} as it says"))
-        reply = self.connection.exchange([command])[0]
+        reply = self.connection.exchange_each([command])[0]
         self.raw(("HSET", members, identity, before) if before else ("HDEL", members, identity))
         return reply
 
@@ -442,12 +439,15 @@ class Wire:
         self.before: list[Command] = []  # without R4: what makes every token look held
 
     def begin(self, commands: Sequence[Command]) -> None:
-        self.replies = self.exchange(commands)
+        self.replies = self.exchange_each(commands)
 
     def finish(self, timeout: float | None = None) -> list[Any]:
         return self.replies
 
     def exchange(self, commands: Sequence[Command], timeout: float | None = None) -> list[Any]:
+        return unwrapped(commands, self.exchange_each(commands, timeout))
+
+    def exchange_each(self, commands: Sequence[Command], timeout: float | None = None) -> list[Any]:
         fault, self.fault = self.fault, Fault.NONE
         extra, self.before = self.before, []
         if self._world.is_away or fault is Fault.AWAY:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kiqcluster.errors import ExitCode
 from kiqcluster.store import Store
 from kiqcluster.store.scripts import MOVE_ENTRIES
 from tests.fake_supervisor import publish
@@ -513,7 +514,7 @@ class TestTruth:
         add_entries(store, "retry", *[(NOW + number, failed(number, queue="broken")) for number in (1, 700, 1_400)])
         add_entries(store, "retry", *[(NOW + number + 0.5, failed(5_000 + number)) for number in range(1_500)])
 
-        document = kiqctl.ask("retries", "retry", "--all", "--yes", code=1)
+        document = kiqctl.ask("retries", "retry", "--all", "--yes", code=ExitCode.REDIS_REFUSED)
 
         assert (document["found"], document["done"], document["refused"], document["unknown"]) == (1_503, 1_500, 3, 0)
         assert "WRONGTYPE" in document["error"]

@@ -339,11 +339,11 @@ class TestUpkeep:
         self.lines(store, 250, 1, 1)
         batches: list[int] = []
 
-        def run_scripts(connection: Any, calls: Any) -> list[Any]:
+        def run_scripts_each(connection: Any, calls: Any) -> list[Any]:
             batches.append(len(calls))
-            return scripts.run_scripts(connection, calls)
+            return scripts.run_scripts_each(connection, calls)
 
-        monkeypatch.setattr(parking, "run_scripts", run_scripts)
+        monkeypatch.setattr(parking, "run_scripts_each", run_scripts_each)
         upkeep.sweep()
 
         assert batches == [100, 100, 50]

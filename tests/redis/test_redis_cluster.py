@@ -62,7 +62,7 @@ def test_a_node_with_an_old_map_is_asked_once(redis_cluster: RedisCluster) -> No
         return (("127.0.0.1", stranger.port) if len(set(asked)) == 1 else place), nodes
 
     connection = Connection(partial(cluster.locate, "{eu}:", ask), 5.0)
-    (moved,) = connection.exchange([("SET", "{eu}:old", "1")])
+    (moved,) = connection.exchange_each([("SET", "{eu}:old", "1")])
     assert isinstance(moved, RedisRefused)
 
     assert connection.exchange([("SET", "{eu}:old", "1")]) == [b"OK"]
@@ -81,7 +81,7 @@ def test_a_connection_follows_the_slot_to_the_next_primary(redis_cluster: RedisC
     wait_until(lambda: redis_cluster.primary_of("{eu}:x") not in (0, old.port), "the replica to take over")
     replica.close()
 
-    (moved,) = kept.exchange([("SET", "{eu}:x", "2")])
+    (moved,) = kept.exchange_each([("SET", "{eu}:x", "2")])
     assert isinstance(moved, RedisRefused)
     assert is_outage(moved), "nothing was done, and it works again after the next connect"
     assert kept.exchange([("SET", "{eu}:x", "3"), ("GET", "{eu}:x")]) == [b"OK", b"3"]

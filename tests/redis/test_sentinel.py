@@ -136,11 +136,11 @@ class Torn:
         self.commands = commands
 
     def finish(self, timeout: float | None = None) -> list[Any]:
-        return self.exchange(self.commands)
+        return self.exchange_each(self.commands)
 
-    def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        rest = self.primary.exchange(commands[1:]) if commands[1:] else []
-        return [*self.replica.exchange(commands[:1]), *rest]
+    def exchange_each(self, commands: Sequence[Command]) -> list[Any]:
+        rest = self.primary.exchange_each(commands[1:]) if commands[1:] else []
+        return [*self.replica.exchange_each(commands[:1]), *rest]
 
 
 def test_an_exchange_of_which_a_part_was_turned_away_counts_as_lost(

@@ -151,11 +151,13 @@ def test_forged_tasks_hide_no_others_and_have_a_status(row: JobFunction[..., Any
     store.call("SET", store.keys.task_ended(good.id), "no zset")
     store.call("ZADD", store.keys.tasks, 9e9, b"\xff\0\n", 9e9, "x" * 1_000_000)
 
-    assert {status.id for status in Task.all()} == {good.id, forged.id}
+    problems = {status.id: status.problem for status in Task.all()}
+    assert problems.keys() == {good.id, forged.id, broken.id}
+    assert store.keys.task(broken.id) in problems[broken.id]
     assert good.status().total == 1
     status = forged.status()
     assert (status.total, status.created_at, status.is_complete) == (0, 0.0, False)
-    for identifier, code in ((forged.id, "200"), (broken.id, "404")):
+    for identifier, code in ((forged.id, "200"), (broken.id, "500")):
         said: list[str] = []
         (body,) = status_app(store=store)(
             {"PATH_INFO": f"/tasks/{identifier}.json"}, lambda status, _headers, said=said: said.append(status[:3])

@@ -117,8 +117,8 @@ class TestDashboard:
         )
         assert [(each.name, each.size) for each in dashboard.queues] == [("odd", 0)]
         assert dashboard.processes == []
-        assert dashboard.unreadable == ("retry",)
-        assert summary_lines(dashboard, Rate())[2].endswith("0 dead; of another type: retry")
+        assert dashboard.unreadable == ("retry", "queue:odd", "a:1:b")
+        assert summary_lines(dashboard, Rate())[2].endswith("0 dead; of another type: retry, queue:odd, a:1:b")
 
     def test_a_picture_without_such_a_key_says_nothing_of_it(self, store: Store, setup: Setup) -> None:
         dashboard = read_dashboard(store, ManualClock(NOW))
@@ -146,9 +146,9 @@ class Counting(Store):
             def __exit__(self, *error: Any) -> None:
                 loan.__exit__(*error)
 
-            def exchange(self, *arguments: Any) -> Any:
+            def exchange_each(self, *arguments: Any) -> Any:
                 counting.exchanges += 1
-                return self._connection.exchange(*arguments)
+                return self._connection.exchange_each(*arguments)
 
         return Counted()
 

@@ -96,6 +96,18 @@ MAY_HAVE_MORE_FIELDS = {
     "control/cluster_document.py:ClusterStatus": "a field for each key of /status",
 }
 
+# Who asks for errors among replies, each of which says what becomes of them (store/replies.py).
+ASKS_FOR_ERRORS = ("exchange_each", "run_scripts_each", "finish_scripts")
+HANDLES_ERRORS = {
+    "client": "some of the jobs of a push are written, and others refused",
+    "control/cancellation.py": "a process that is not told reads the mark with its next beat",
+    "store": "the engine goes on with what was not refused",
+    "web/security/guard.py": "a full Redis refuses a new secret, and has one already",
+    "web/views/dashboard.py": "shows the refusal in the place of what INFO says",
+    "worker": "the work goes on with what was not refused",
+}
+PASSES_ERRORS_ON = {"_send_text", "run_scripts_each"}
+
 RAISES_INTO_THREADS = re.compile(r"SetAsyncExc|ctypes\.pythonapi|interrupt_main|pthread_kill")
 
 # Spellings that only keys.py knows.
@@ -286,6 +298,32 @@ def test_no_lock_of_fetch_is_held_over_a_round_trip() -> None:
         attributes = {node.attr for node in ast.walk(modules()[path]) if isinstance(node, ast.Attribute)}
         assert "lock" not in attributes
         assert list(uses(modules()[path], "threading.Lock", "threading.RLock", "threading.Condition")) == []
+
+
+class TestErrorReplies:
+    def test_only_those_ask_for_them_who_say_why(self) -> None:
+        found = {path for path, tree in modules().items() if any(_asking(tree))}
+
+        assert {path for path in found if not any(path.startswith(home) for home in HANDLES_ERRORS)} == set()
+        assert [home for home in HANDLES_ERRORS if not any(path.startswith(home) for path in found)] == []
+
+    def test_who_asks_for_them_looks_at_them(self) -> None:
+        """A function that binds answers names ErrorReply, or hands them to `readable`, which does."""
+        for path, tree in modules().items():
+            for function, is_bound in _asking(tree):
+                names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+                looks = bool(names & {"ErrorReply", "readable", "unwrapped"}) or function.name in PASSES_ERRORS_ON
+                assert looks or not is_bound, f"{path}: {function.name}"
+
+
+def _asking(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, bool]]:
+    """Yield the functions that ask for errors among replies, and whether they use the answers."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            dropped = {id(node.value) for node in ast.walk(function) if isinstance(node, ast.Expr)}
+            for node in ast.walk(function):
+                if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in ASKS_FOR_ERRORS:
+                    yield function, id(node) not in dropped
 
 
 def test_only_keys_spells_redis_keys() -> None:

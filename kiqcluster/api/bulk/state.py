@@ -20,7 +20,7 @@ from kiqcluster.api.bulk.selection import Selection
 from kiqcluster.api.bulk.verbs import QUEUE_VERBS, VERBS, Target
 from kiqcluster.api.queues import Queue
 from kiqcluster.api.sets import DeadSet, DroppedSet, JobSet, RetrySet, ScheduledSet
-from kiqcluster.errors import RedisRefused, UsageError
+from kiqcluster.errors import UsageError
 from kiqcluster.process.clock import Clock
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import check_queue_name
@@ -197,28 +197,19 @@ def change(
 
 
 def read_bulk(store: Store, identifier: str) -> BulkAction | None:
-    """Return a bulk action, None if there is none of this id.  One round trip."""
-    return _read_all(store, [identifier])[0]
+    """Return a bulk action, None if there is none of this id.  One round trip.  Raises StoreError."""
+    time, flat = store.pipeline([("TIME",), ("HGETALL", store.keys.bulk(identifier))])
+    return _read(identifier, flat, server_time(time))
 
 
 def bulk_actions(store: Store) -> list[BulkAction]:
     """Return the latest bulk actions, the youngest first.  Two round trips."""
     names = store.call("ZRANGE", store.keys.bulks, 0, -1, "REV")
-    found = _read_all(store, [name.decode(errors="replace") for name in names])
+    ids = [name.decode(errors="replace") for name in names]
+    time, *replies = store.read_each([("TIME",), *(("HGETALL", store.keys.bulk(each)) for each in ids)])
+    pairs = ((each, flat) for each, flat in zip(ids, replies, strict=True) if isinstance(flat, list))
+    found = (_read(each, flat, server_time(time)) for each, flat in pairs)
     return [each for each in found if each is not None]
-
-
-def _read_all(store: Store, identifiers: list[str]) -> list[BulkAction | None]:
-    with store.borrowed() as connection:
-        time, *replies = connection.exchange([("TIME",), *(("HGETALL", store.keys.bulk(each)) for each in identifiers)])
-    for reply in (time, *replies):
-        if isinstance(reply, RedisRefused) and reply.code != "WRONGTYPE":
-            raise reply
-    now = server_time(time)
-    return [
-        _read(each, flat, now) if isinstance(flat, list) else None
-        for each, flat in zip(identifiers, replies, strict=True)
-    ]
 
 
 def _read(identifier: str, flat: list[bytes], now: float) -> BulkAction | None:

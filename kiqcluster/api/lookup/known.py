@@ -42,8 +42,7 @@ def read_known(store: Store, jid: str) -> Known:
         ("HMGET", keys.iteration(jid), *STATE_FIELDS),
         ("ZSCORE", keys.cancelled, jid),
     ]
-    with store.borrowed() as connection:
-        results, progress, iteration, cancelled = connection.exchange(commands)
+    results, progress, iteration, cancelled = store.read_each(commands)
     return Known(
         _result(results),
         read_progress(progress if isinstance(progress, bytes) else None),

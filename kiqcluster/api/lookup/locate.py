@@ -24,7 +24,7 @@ from kiqcluster.api.sets import SortedEntry
 from kiqcluster.process.clock import Clock
 from kiqcluster.store import Store
 from kiqcluster.store.limits import parking
-from kiqcluster.store.scripts import FIND_HELD, FIND_JOBS, Call, run_scripts, sliced
+from kiqcluster.store.scripts import FIND_HELD, FIND_JOBS, Call, read_scripts_each
 from kiqcluster.store.search import Place, scan_entries
 
 __all__ = ["Found", "Located", "Position", "held", "locate", "read_position"]
@@ -99,22 +99,19 @@ def held(store: Store, jid: str) -> tuple[list[Work], list[tuple[str, JobRecord]
     Three round trips, two more for each 250 processes.  Raises StoreError.
     """
     keys, text = store.keys, jid.encode(errors="surrogatepass")
-    registered, members = store.ask_each([("SMEMBERS", keys.processes), ("HKEYS", keys.members)])
+    registered, members = store.read_each([("SMEMBERS", keys.processes), ("HKEYS", keys.members)])
     works: list[Work] = []
-    for some in sliced(_names(registered), PROCESSES_PER_TRIP):
-        with store.borrowed() as connection:
-            replies = connection.exchange([command for each in some for command in read_commands(keys, each)])
-        for identity, work, workers in zip(some, replies[::2], replies[1::2], strict=True):
-            pairs = [_with_text(flat, text) for flat in (work, workers)]
-            works += [each for each in read_work(identity, *pairs) if each.job.jid == jid]
+    identities, holders = _names(registered), _names(members)
+    commands = [command for each in identities for command in read_commands(keys, each)]
+    replies = store.read_each(commands, 2 * PROCESSES_PER_TRIP)
+    for identity, work, workers in zip(identities, replies[::2], replies[1::2], strict=True):
+        pairs = [_with_text(flat, text) for flat in (work, workers)]
+        works += [each for each in read_work(identity, *pairs) if each.job.jid == jid]
     holding: list[tuple[str, JobRecord]] = []
-    for some in sliced(_names(members), HELD_CALLS_PER_TRIP):
-        calls = [Call(FIND_HELD, [keys.inflight(each), keys.hands(each)], [text, keys.hand(each, "")]) for each in some]
-        with store.borrowed() as connection:
-            replies = run_scripts(connection, calls)
-        for identity, found in zip(some, replies, strict=True):
-            jobs = map(JobRecord, found if isinstance(found, list) else [])
-            holding += [(identity, job) for job in jobs if job.jid == jid]
+    calls = [Call(FIND_HELD, [keys.inflight(each), keys.hands(each)], [text, keys.hand(each, "")]) for each in holders]
+    for identity, found in zip(holders, read_scripts_each(store, calls, HELD_CALLS_PER_TRIP), strict=True):
+        jobs = map(JobRecord, found if isinstance(found, list) else [])
+        holding += [(identity, job) for job in jobs if job.jid == jid]
     return (with_progress(store, works) if works else []), holding
 
 
@@ -170,7 +167,7 @@ def locate(
 def _spots(store: Store) -> list[_Spot]:
     """Return all places that have jobs.  Two round trips."""
     keys = store.keys
-    queues, lines = store.ask_each([("SMEMBERS", keys.queues), ("SMEMBERS", keys.parked_sets)])
+    queues, lines = store.read_each([("SMEMBERS", keys.queues), ("SMEMBERS", keys.parked_sets)])
     spots = [_Spot(kind, "", getattr(keys, kind), 0) for kind in (*SET_ORDER, DEAD)]
     spots += [_Spot(PARKED, slots, keys.parked(slots), 0) for slots in _names(lines)]
     spots += [_Spot(QUEUE, name, keys.queue(name), 0) for name in _names(queues)]
@@ -183,8 +180,7 @@ def _spots(store: Store) -> list[_Spot]:
             else (("ZCARD", spot.key), ("EXISTS", ""))
         )
     ]
-    with store.borrowed() as connection:  # what is not a queue or a set has no jobs
-        replies = connection.exchange(commands)
+    replies = store.read_each(commands)  # what is not a queue or a set has no jobs
     sizes = [
         sum(each for each in pair if isinstance(each, int)) for pair in zip(replies[::2], replies[1::2], strict=True)
     ]
@@ -239,8 +235,7 @@ def _look_in_queues(store: Store, jid: str, spots: Sequence[_Spot], at: str) -> 
     calls = [
         Call(FIND_JOBS, [spot.key, store.keys.wake(spot.name)], [first, JOBS_PER_TRIP, _text(jid)]) for spot in chosen
     ]
-    with store.borrowed() as connection:
-        replies = run_scripts(connection, calls)
+    replies = read_scripts_each(store, calls, QUEUES_PER_TRIP)
     found = list(_queued(jid, zip(chosen, replies, strict=True)))
     read = replies[0][0] if isinstance(replies[0], list) else 0
     if len(chosen) == 1 and read == JOBS_PER_TRIP:

@@ -112,8 +112,7 @@ class Gauges:
     ) -> list[Any]:
         """Add what is said of each to `heard`; return the replies to the questions that come first.  One round trip."""
         asked = [each.commands(self._store.keys, each.name) for each in subjects]
-        with self._store.borrowed() as connection:
-            replies = iter(connection.exchange([*first, *chain.from_iterable(asked)]))
+        replies = iter(self._store.read_each([*first, *chain.from_iterable(asked)]))
         answers = list(islice(replies, len(first)))
         replies_by_subject.update(
             {each: list(islice(replies, len(commands))) for each, commands in zip(subjects, asked, strict=True)}

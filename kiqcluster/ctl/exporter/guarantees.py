@@ -19,10 +19,10 @@ from typing import Any
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from kiqcluster.api import RateStatus, rate_limits
-from kiqcluster.errors import RedisRefused
 from kiqcluster.features.strikes import MAX_STRIKES, Strike
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store import Store
+from kiqcluster.store.wire import WrongType
 
 __all__ = ["SIZE_COMMANDS", "guarantee_metrics", "rate_metrics", "size_commands"]
 
@@ -62,7 +62,7 @@ def guarantee_metrics(replies: Sequence[Any], now: float, store: Store) -> Itera
     if isinstance(rates, int) and rates:
         try:
             statuses = rate_limits(store=store, most=MAX_RATE_LIMITS)
-        except RedisRefused:
+        except WrongType:
             return
         yield from rate_metrics(statuses)
 
@@ -84,7 +84,7 @@ def _counts(store: Store, ids: Sequence[bytes]) -> dict[bytes, bytes]:
     """Return how many jobs each strike has struck.  One round trip, none without strikes.  Raises StoreError."""
     try:
         counts = store.call("HMGET", store.keys.struck, *ids) if ids else []
-    except RedisRefused:  # a key of another type counts nothing
+    except WrongType:  # then no strike counts anything
         return {}
     return {identifier: count for identifier, count in zip(ids, counts, strict=True) if count is not None}
 

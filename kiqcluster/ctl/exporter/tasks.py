@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
@@ -57,7 +56,7 @@ class TaskLooks:
 
     def _look(self) -> None:
         key, last = self._store.keys.tasks, self._start + PAGE_SIZE - 1
-        pages = self._exchange([("ZREVRANGE", key, 0, PAGE_SIZE - 1), ("ZREVRANGE", key, self._start, last)])
+        pages = self._store.read_each([("ZREVRANGE", key, 0, PAGE_SIZE - 1), ("ZREVRANGE", key, self._start, last)])
         youngest, older = (page if isinstance(page, list) else [] for page in pages)
         ids = list(dict.fromkeys([*youngest, *older]))
         self._read([each for each in ids if self._known.get(each, True) is not None])
@@ -69,14 +68,8 @@ class TaskLooks:
 
     def _read(self, ids: Sequence[bytes]) -> None:
         task = self._store.keys.task
-        for first in range(0, len(ids), PAGE_SIZE):
-            some = ids[first : first + PAGE_SIZE]
-            replies = self._exchange([("HMGET", task(each.decode(errors="replace")), *FIELDS) for each in some])
-            self._known.update(zip(some, map(_task, replies), strict=True))
-
-    def _exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        with self._store.borrowed() as connection:
-            return list(connection.exchange(commands))
+        commands = [("HMGET", task(each.decode(errors="replace")), *FIELDS) for each in ids]
+        self._known.update(zip(ids, map(_task, self._store.read_each(commands, PAGE_SIZE)), strict=True))
 
     def _metrics(self, now: float) -> Iterator[Metric]:
         tasks = [task for task in self._known.values() if task is not None]

@@ -16,7 +16,7 @@ from kiqcluster.ctl.text.tables import clean, format_number, pluralize, text_col
 from kiqcluster.errors import ExitCode, StoreError
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.routing import Rules, digest
-from kiqcluster.store import Store
+from kiqcluster.store import Store, is_outage
 from kiqcluster.store.shards import DEFAULT_SHARD, shards_digest
 
 __all__ = ["routes"]
@@ -74,6 +74,8 @@ def _compare(
     try:
         found, missing = read_shards(stores, output, list_processes)
     except StoreError as error:
+        if not is_outage(error):
+            raise
         return [], f"not compared with the fleet: {error}"
     everyone = [process for several in found for process in several if process.is_ours]
     fleet = [process for process in everyone if process.application == application] or everyone

@@ -71,9 +71,9 @@ class BulkResult:
 
     @property
     def exit_code(self) -> int:
-        if self.error is not None and not self.refused:
+        if self.error is not None:
             return int(self.error.exit_code)
-        return ExitCode.UNEXPECTED if self.is_interrupted or self.refused else ExitCode.STOPPED
+        return ExitCode.UNEXPECTED if self.is_interrupted else ExitCode.STOPPED
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -78,8 +78,7 @@ def all_queues(store: Store, by_queue: Mapping[str, Sequence[str]]) -> list[Queu
     names = sorted(by_queue.keys() - {each.name for each in found})
     if not names:
         return found
-    with store.borrowed() as connection:  # a key that is not a queue counts as an empty one
-        replies = connection.exchange([command for name in names for command in summary_commands(store.keys, name)])
+    replies = store.read_each([command for name in names for command in summary_commands(store.keys, name)])
     now = SystemClock.now()
     for at, name in enumerate(names):
         answers = replies[4 * at : 4 * at + 4]

@@ -19,9 +19,10 @@ from kiqcluster.ctl.text.options import (
     yes_option,
 )
 from kiqcluster.ctl.text.rows import WRONG_TYPE, size_and_latency
-from kiqcluster.ctl.text.tables import clean, format_number, number_column, text_column
+from kiqcluster.ctl.text.tables import format_number, number_column, text_column
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.store import Store
+from kiqcluster.store.replies import broken_keys
 
 __all__ = ["stats"]
 
@@ -92,8 +93,6 @@ def _show(stores: list[Store], output: Output, history: int | None) -> int:
     ]
     shown = {name: value for name, value in figures.items() if value or name not in RARE}
     output.print(f"{name:<10} {format_number(value):>12}" for name, value in shown.items())
-    for key in (key for look in looks for key in look.unreadable):
-        output.error(f"{clean(key)} is a key of another type than Sidekiq's, so what it should hold counts as 0")
     queues = [(look.shard, each) for look in looks for each in look.queues]
     if queues:
         rows = [(q.name, *([shard] if has_several else []), *size_and_latency(q), _state(q)) for shard, q in queues]
@@ -126,18 +125,18 @@ class Look:
 
 
 def _look(store: Store, history: int | None) -> Look:
-    totals, queues = Stats(store=store), summaries(store=store)
-    figures = {name: getattr(totals, attribute) for name, attribute in STATS_ATTRIBUTES.items()}
-    figures["parked"] = parked_count(store=store)
-    figures.update(_rare(store))
-    days = _days(store, history) if history is not None else []
-    return Look(store.name, figures, list(queues), days, totals.unreadable)
+    with broken_keys() as broken:
+        totals, queues = Stats(store=store), summaries(store=store)
+        figures = {name: getattr(totals, attribute) for name, attribute in STATS_ATTRIBUTES.items()}
+        figures["parked"] = parked_count(store=store)
+        figures.update(_rare(store))
+        days = _days(store, history) if history is not None else []
+    return Look(store.name, figures, list(queues), days, list(broken))
 
 
 def _rare(store: Store) -> dict[str, int]:
     """Return how many jobs were dropped before they ran, and how many have ended processes.  One round trip."""
-    with store.borrowed() as connection:
-        replies = connection.exchange([("ZCARD", store.keys.dropped), ("HLEN", store.keys.suspects)])
+    replies = store.read_each([("ZCARD", store.keys.dropped), ("HLEN", store.keys.suspects)])
     return {name: size if isinstance(size, int) else 0 for name, size in zip(RARE[1:], replies, strict=True)}
 
 

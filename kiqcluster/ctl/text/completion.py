@@ -67,22 +67,17 @@ def _matching(ctx: click.Context, incomplete: str, names: Callable[[Store], set[
 
 def _queues(store: Store) -> set[str]:
     keys = store.keys
-    return _texts(_ask(store, [("SMEMBERS", keys.queues), ("SMEMBERS", keys.paused)]))
+    return _texts(store.read_each([("SMEMBERS", keys.queues), ("SMEMBERS", keys.paused)]))
 
 
 def _classes(store: Store) -> set[str]:
     keys, now = store.keys, datetime.fromtimestamp(SystemClock.now(), UTC)
     sets = [("ZRANGE", key, 0, MAX_ENTRIES - 1) for key in (keys.retry, keys.schedule, keys.dead)]
     times = [now - timedelta(minutes=10 * number) for number in range(RECENT_ROLLUPS)]
-    replies = _ask(store, [*sets, *(("HKEYS", keys.executions_rollup(at)) for at in times)])
+    replies = store.read_each([*sets, *(("HKEYS", keys.executions_rollup(at)) for at in times)])
     entries = [JobRecord(raw) for reply in replies[: len(sets)] if isinstance(reply, list) for raw in reply]
     ran = {name.rpartition("|")[0] for name in _texts(replies[len(sets) :])}
     return ran | {each.display_class for each in entries if each.is_job}
-
-
-def _ask(store: Store, commands: Sequence[tuple[str | int, ...]]) -> list[Any]:
-    with store.borrowed() as connection:
-        return connection.exchange(commands)
 
 
 def _texts(replies: Sequence[Any]) -> set[str]:

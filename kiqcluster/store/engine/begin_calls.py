@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
 
-from kiqcluster.errors import RedisRefused, StoreError
+from kiqcluster.errors import StoreError
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.store.engine.units import GO, BeginVerdict, Unit
-from kiqcluster.store.scripts import BEGIN, RELEASE, Call, Word, row_words, run_scripts
+from kiqcluster.store.scripts import BEGIN, RELEASE, Call, Word, row_words, run_scripts_each
 from kiqcluster.store.store import Store
-from kiqcluster.store.wire import about_keys
+from kiqcluster.store.wire import ErrorReply, Reply, about_keys
 
 __all__ = ["Begin", "Begun", "begin_units", "may_hold"]
 
@@ -50,7 +49,7 @@ class Begun:
     is_released: whether the units that have ended hold nothing any more by their begin rows.
     """
 
-    verdicts: list[BeginVerdict | RedisRefused]
+    verdicts: list[BeginVerdict | ErrorReply]
     is_released: bool
 
 
@@ -70,12 +69,12 @@ def begin_units(store: Store, begins: Sequence[Begin], ended: Sequence[Unit] = (
     released = len(calls)
     calls += [_begin_call(keys, each.unit, each.rows) for each in begins]
     with store.borrowed() as connection:
-        replies = run_scripts(connection, calls)
+        replies = run_scripts_each(connection, calls)
     verdicts = [
         _verdict(reply, begin, call)
         for reply, begin, call in zip(replies[released:], begins, calls[released:], strict=True)
     ]
-    return Begun(verdicts, not any(isinstance(reply, RedisRefused) for reply in replies[:released]))
+    return Begun(verdicts, not any(isinstance(reply, ErrorReply) for reply in replies[:released]))
 
 
 def _release_calls(keys: Keys, ended: Sequence[Unit]) -> list[Call]:
@@ -93,8 +92,8 @@ def _begin_call(keys: Keys, unit: Unit, rows: Sequence[Effect]) -> Call:
     return Call(BEGIN, names, arguments)
 
 
-def _verdict(reply: Any, begin: Begin, call: Call) -> BeginVerdict | RedisRefused:
-    if isinstance(reply, RedisRefused):
+def _verdict(reply: Reply | ErrorReply, begin: Begin, call: Call) -> BeginVerdict | ErrorReply:
+    if isinstance(reply, ErrorReply):
         return about_keys(reply, call.keys)
     word = reply[0]
     if word == b"GO":

@@ -21,7 +21,6 @@ The worker decides when to call them.  It has to see every loss and fence, so no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.sidekiq.keys import FORMAT_VERSION, Keys
@@ -54,11 +53,11 @@ from kiqcluster.store.scripts import (
     Word,
     begin_scripts,
     finish_scripts,
-    run_scripts,
+    run_scripts_each,
     sliced,
 )
 from kiqcluster.store.store import Store
-from kiqcluster.store.wire import about_keys
+from kiqcluster.store.wire import ErrorReply, Reply, WrongType, about_keys
 
 __all__ = [
     "MAX_NAMES",
@@ -169,7 +168,7 @@ class Engine:
         if sent.limits is not None:
             reply = self._explained(connection, replies.pop(), sent.calls[-1])
             reserved = read_reserved(reply, sent.member, sent.call, list(sent.limits))
-        if any(isinstance(reply, RedisRefused) for reply in replies):
+        if any(isinstance(reply, ErrorReply) for reply in replies):
             return self._settle_each(connection, sent.done, sent.now), reserved
         return self._read_settled(replies, sent.done), reserved
 
@@ -180,12 +179,12 @@ class Engine:
         """
         calls = [call for each in done for call in self._settle_calls.make([each], now)]
         try:
-            replies = run_scripts(connection, calls)
+            replies = run_scripts_each(connection, calls)
         except RedisUnavailable as error:
             raise ReplyLost(str(error)) from error
         refusals: Refusals = {}
         for settlement, call, reply in zip(done, calls, replies, strict=True):
-            if isinstance(reply, RedisRefused):
+            if isinstance(reply, ErrorReply):
                 reply = about_keys(reply, call.keys[FIXED_SETTLE_KEYS:] or call.keys)
             refusals.update(self._read_settled([reply], [settlement]))
         return refusals
@@ -204,9 +203,10 @@ class Engine:
             for names in slices
         ]
         with self.store.borrowed() as connection:
-            replies = connection.exchange(commands, timeout=READ_QUEUES_TIMEOUT_SECONDS)
+            counts = connection.exchange_each(commands, timeout=READ_QUEUES_TIMEOUT_SECONDS)
         # A refused slice is returned as well: the reserve will report the refusal.
-        return [name for names, found in zip(slices, replies, strict=True) if found for name in names]
+        filled = (names for names, found in zip(slices, counts, strict=True) if isinstance(found, ErrorReply) or found)
+        return [name for names in filled for name in names]
 
     def queue_names(self) -> Iterator[str]:
         """Yield the names in the set of queues, possibly some twice; MAX_NAMES per round trip.  Raises StoreError."""
@@ -224,13 +224,13 @@ class Engine:
         """
         names = list(queues)
         calls = [self._reserve_calls.make(member, 0, {name: (0, 0)} if name else {}, 0) for name in ("", *names)]
-        general, *replies = run_scripts(connection, calls)
-        if isinstance(general, RedisRefused):
+        general, *replies = run_scripts_each(connection, calls)
+        if isinstance(general, ErrorReply):
             return {}
         return {
             name: str(about_keys(reply, [self._keys.queue(name), self._keys.wake(name)]))
             for name, reply in zip(names, replies, strict=True)
-            if isinstance(reply, RedisRefused) and reply.code == NO_PERMISSION
+            if isinstance(reply, ErrorReply) and reply.code == NO_PERMISSION
         }
 
     def settle(self, connection: Connection, done: Sequence[Settlement], now: float) -> int:
@@ -238,10 +238,10 @@ class Engine:
 
         Raises StoreError; after a RedisRefused, all units but the refused ones are settled.
         """
-        replies = run_scripts(connection, list(self._settle_calls.make(done, now)))
+        replies = run_scripts_each(connection, list(self._settle_calls.make(done, now)))
         for reason in self._read_settled(replies, done).values():
             raise RedisRefused(reason)
-        return sum(reply[0] for reply in replies)
+        return sum(reply[0] for reply in replies if not isinstance(reply, ErrorReply))
 
     def begin_run(self, unit: Unit, rows: Sequence[Effect]) -> BeginVerdict:
         """Return whether a unit may run.  If so, the changes of its rows are made, and undone when the unit moves.
@@ -253,7 +253,7 @@ class Engine:
         if may_hold(rows):
             unit.holds = True  # also when the reply is lost
         (verdict,) = self.begin_units([Begin(unit, rows)]).verdicts
-        if isinstance(verdict, RedisRefused):
+        if isinstance(verdict, ErrorReply):
             raise verdict
         return verdict
 
@@ -377,8 +377,10 @@ class Engine:
         cursor = b"0"
         with self.store.borrowed() as connection:
             while True:
-                (reply,) = connection.exchange([("HSCAN", self._keys.members, cursor, "COUNT", MAX_MEMBERS_PER_SCAN)])
-                if isinstance(reply, RedisRefused):
+                (reply,) = connection.exchange_each(
+                    [("HSCAN", self._keys.members, cursor, "COUNT", MAX_MEMBERS_PER_SCAN)]
+                )
+                if isinstance(reply, ErrorReply):
                     raise self._wrong_type(connection, reply, [self._keys.members])
                 cursor, flat = reply
                 for identity, record in zip(map(_text, flat[::2]), map(_text, flat[1::2]), strict=True):
@@ -415,37 +417,37 @@ class Engine:
         if any(dropped):
             self._on_dropped(dropped)
 
-    def _read_settled(self, replies: Sequence[Any], done: Sequence[Settlement]) -> Refusals:
+    def _read_settled(self, replies: Sequence[Reply | ErrorReply], done: Sequence[Settlement]) -> Refusals:
         for reply in replies:
-            if not isinstance(reply, RedisRefused):
+            if not isinstance(reply, ErrorReply):
                 self._tell_dropped(Dropped(*reply[2]))
         return read_refusals(replies, done)
 
     # calls
 
-    def _run(self, connection: Connection, call: Call, timeout: float | None = None) -> Any:
+    def _run(self, connection: Connection, call: Call, timeout: float | None = None) -> Reply:
         """Return the reply of a script.  Raises RedisRefused, which names a key of a wrong type."""
-        reply = self._explained(connection, run_scripts(connection, [call], timeout)[0], call)
-        if isinstance(reply, RedisRefused):
+        reply = self._explained(connection, run_scripts_each(connection, [call], timeout)[0], call)
+        if isinstance(reply, ErrorReply):
             raise reply
         return reply
 
-    def _explained(self, connection: Connection, reply: Any, call: Call) -> Any:
-        return self._wrong_type(connection, reply, call.keys) if isinstance(reply, RedisRefused) else reply
+    def _explained(self, connection: Connection, reply: Reply | ErrorReply, call: Call) -> Reply | ErrorReply:
+        return self._wrong_type(connection, reply, call.keys) if isinstance(reply, ErrorReply) else reply
 
-    def _wrong_type(self, connection: Connection, refusal: RedisRefused, keys: Sequence[str]) -> RedisRefused:
+    def _wrong_type(self, connection: Connection, refusal: ErrorReply, keys: Sequence[str]) -> ErrorReply:
         """Return a refusal that names our key of a wrong type, because Redis names none.
 
         One round trip, if a wrong type is the reason.
         """
-        if refusal.code != "WRONGTYPE":
+        if not isinstance(refusal, WrongType):
             return refusal
         ours = [key for key in keys if key in self._kinds or key.startswith(self._keys.inflight(""))]
-        for key, found in zip(ours, connection.exchange([("TYPE", key) for key in ours]), strict=True):
+        for key, found in zip(ours, connection.exchange_each([("TYPE", key) for key in ours]), strict=True):
             wanted = self._kinds.get(key, b"hash")
-            if found not in (wanted, b"none") and not isinstance(found, RedisRefused):
+            if not isinstance(found, ErrorReply) and found not in (wanted, b"none"):
                 words = f"the key {key} is a {found.decode()} and should be a {wanted.decode()}"
-                return RedisRefused(f"WRONGTYPE {words}. {RENAME_HINT}: RENAME {key} broken:{key}")
+                return WrongType(f"WRONGTYPE {words}. {RENAME_HINT}: RENAME {key} broken:{key}")
         return refusal
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from kiqcluster.errors import RedisRefused
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store.engine.units import Limits, Member, Reserved, Unit
 from kiqcluster.store.scripts import RESERVE, Call, Word
+from kiqcluster.store.wire import ErrorReply, Reply
 
 __all__ = ["MAX_RESERVE_BYTES", "RENAME_HINT", "ReserveCalls", "read_reserved"]
 
@@ -38,8 +37,8 @@ class ReserveCalls:
         return Call(RESERVE, keys, arguments)
 
 
-def read_reserved(reply: Any, member: Member, call: int, queues: Sequence[str]) -> Reserved:
-    if isinstance(reply, RedisRefused):
+def read_reserved(reply: Reply | ErrorReply, member: Member, call: int, queues: Sequence[str]) -> Reserved:
+    if isinstance(reply, ErrorReply):
         return Reserved([], frozenset(), refusal=str(reply), is_refused=True)
     if reply[0] == b"FENCED":
         return Reserved([], frozenset(), fenced=True)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from hashlib import sha1
 from typing import Any
 
-from kiqcluster.errors import RedisRefused
 from kiqcluster.sidekiq.keys import STAT_TTL_SECONDS, Keys, utc_date
 from kiqcluster.sidekiq.outcome import (
     Dead,
@@ -24,6 +23,7 @@ from kiqcluster.sidekiq.outcome import (
 from kiqcluster.store.engine.units import Refusals, Settlement, Unit
 from kiqcluster.store.entry_moves import DeadSetLimits
 from kiqcluster.store.scripts import SETTLE, Call, Word, row_words, sliced
+from kiqcluster.store.wire import ErrorReply
 
 __all__ = [
     "DROPPED_SECONDS",
@@ -118,7 +118,7 @@ def read_refusals(replies: Sequence[Any], done: Sequence[Settlement]) -> Refusal
     """Return token → reason of the units that settle.lua could not write."""
     refusals: Refusals = {}
     for reply in replies:
-        if isinstance(reply, RedisRefused):  # the whole script failed; the units it wrote are not known
+        if isinstance(reply, ErrorReply):  # the whole script failed; the units it wrote are not known
             return {settlement.unit.token: str(reply) for settlement in done}
         tokens = [field.decode(errors="replace").partition(":")[0] for field in reply[1][::2]]
         refusals.update(zip(tokens, [words.decode(errors="replace") for words in reply[1][1::2]], strict=True))

@@ -26,10 +26,11 @@ from kiqcluster.store.scripts import (
     Call,
     Word,
     run_script,
-    run_scripts,
+    run_scripts_each,
     sliced,
 )
 from kiqcluster.store.store import Store
+from kiqcluster.store.wire import ErrorReply, WrongType
 
 __all__ = [
     "HANDS_LOOK_SECONDS",
@@ -64,16 +65,16 @@ def return_wake_lists(connection: Connection, keys: Keys, queues: Sequence[str],
     """
     stayed = 0
     for slices in sliced(sliced(queues, MAX_QUEUES), MAX_COMMANDS):
-        replies = connection.exchange([("EXISTS", *map(keys.wake, names)) for names in slices])
-        # Also after a refusal: some keys may be allowed.
-        filled = [names for names, found in zip(slices, replies, strict=True) if found]
+        counts = connection.exchange_each([("EXISTS", *map(keys.wake, names)) for names in slices])
+        # After a refusal too: some keys may be allowed.
+        filled = [names for names, found in zip(slices, counts, strict=True) if isinstance(found, ErrorReply) or found]
         if not filled:
             continue
-        replies = run_scripts(connection, [_return_call(keys, names, suspects_stay) for names in filled])
-        refused = [names for names, reply in zip(filled, replies, strict=True) if isinstance(reply, RedisRefused)]
+        replies = run_scripts_each(connection, [_return_call(keys, names, suspects_stay) for names in filled])
+        refused = [names for names, reply in zip(filled, replies, strict=True) if isinstance(reply, ErrorReply)]
         for names in refused:  # as a whole, because some of its keys are forbidden
-            replies += run_scripts(connection, [_return_call(keys, [name], suspects_stay) for name in names])
-        stayed += sum(reply[1] for reply in replies if not isinstance(reply, RedisRefused))
+            replies += run_scripts_each(connection, [_return_call(keys, [name], suspects_stay) for name in names])
+        stayed += sum(reply[1] for reply in replies if not isinstance(reply, ErrorReply))
     return stayed
 
 
@@ -125,8 +126,11 @@ def stale_hands(store: Store) -> list[str]:
 
 
 def forget_hands(connection: Connection, keys: Keys, identity: str) -> None:
-    """Forget the hand lists of a process that has left, and whose waits have ended.  One round trip."""
-    connection.exchange([("UNLINK", keys.hands(identity)), ("ZREM", keys.hand_owners, identity)])
+    """Forget the hand lists of a process that has left, and whose waits have ended.  One round trip.
+
+    If Redis refuses that, a look at stale hand lists forgets them later.
+    """
+    connection.exchange_each([("UNLINK", keys.hands(identity)), ("ZREM", keys.hand_owners, identity)])
 
 
 def end_hand_waits(store: Store, queue: str) -> int:
@@ -137,18 +141,16 @@ def end_hand_waits(store: Store, queue: str) -> int:
     themselves, within 20 seconds.  Three round trips per MAX_WAITS_PER_ROUND_TRIP processes.  Raises StoreError.
     """
     ended = 0
-    with store.borrowed() as connection:
-        (owners,) = connection.exchange([("ZRANGE", store.keys.hand_owners, 0, -1)])
-        if isinstance(owners, RedisRefused):  # of a wrong type: then nobody waits so
-            return 0
-        for names in sliced(owners, MAX_WAITS_PER_ROUND_TRIP):
-            replies = connection.exchange(
-                [("HGETALL", store.keys.hands(name.decode(errors="replace"))) for name in names]
-            )
-            ids = [each for reply in replies if isinstance(reply, list) for each in _waiting_for(queue, reply)]
+    (owners,) = store.read_each([("ZRANGE", store.keys.hand_owners, 0, -1)])
+    if isinstance(owners, WrongType):  # then nobody waits so
+        return 0
+    for names in sliced(owners, MAX_WAITS_PER_ROUND_TRIP):
+        replies = store.read_each([("HGETALL", store.keys.hands(name.decode(errors="replace"))) for name in names])
+        ids = [each for reply in replies if isinstance(reply, list) for each in _waiting_for(queue, reply)]
+        with store.borrowed() as connection:
             if ids := _blocked(connection, ids):
-                killed = connection.exchange([("CLIENT", "KILL", "ID", each) for each in ids])
-                ended += sum(reply == 1 for reply in killed)
+                killed = connection.exchange_each([("CLIENT", "KILL", "ID", each) for each in ids])
+                ended += sum(not isinstance(reply, ErrorReply) and reply == 1 for reply in killed)
     return ended
 
 
@@ -173,8 +175,10 @@ def _blocked(connection: Connection, ids: Sequence[bytes]) -> list[bytes]:
 
     After a restart of Redis, or a fail-over, an id may be anybody's.
     """
-    (listed,) = connection.exchange([("CLIENT", "LIST", "ID", *ids)]) if ids else ([],)
-    if not isinstance(listed, bytes):  # forbidden
+    if not ids:
+        return []
+    (listed,) = connection.exchange_each([("CLIENT", "LIST", "ID", *ids)])
+    if isinstance(listed, ErrorReply):  # forbidden
         return []
     waiting = {line.partition(b" ")[0] for line in listed.splitlines() if b" cmd=blmove " in line}
     return [each for each in ids if b"id=" + each in waiting]

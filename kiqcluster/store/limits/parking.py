@@ -16,9 +16,9 @@ from math import inf
 
 from kiqcluster.errors import RedisRefused
 from kiqcluster.sidekiq.keys import Keys
-from kiqcluster.store.scripts import SEND_PARKED, Call, run_script, run_scripts, sliced
+from kiqcluster.store.scripts import SEND_PARKED, Call, run_script, run_scripts_each, sliced
 from kiqcluster.store.store import Store, scan
-from kiqcluster.store.wire import about_keys, server_time
+from kiqcluster.store.wire import ErrorReply, about_keys, server_time
 
 __all__ = [
     "MAX_LINES",
@@ -68,9 +68,9 @@ def send_lines(
                 return refused
             calls = [_send_call(store.keys, slots, limit) for slots, limit in some]
             with store.borrowed() as connection:
-                replies = run_scripts(connection, calls)
+                replies = run_scripts_each(connection, calls)
             for line, call, reply in zip(some, calls, replies, strict=True):
-                if isinstance(reply, RedisRefused):
+                if isinstance(reply, ErrorReply):
                     refused.append(about_keys(reply, call.keys))
                 elif reply[0] and reply[1]:
                     unfinished.append(line)

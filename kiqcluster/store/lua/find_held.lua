@@ -7,16 +7,13 @@
 --
 -- Returns the payloads.  Cost: O(units in flight), a few thousand at most.
 
+-- include read_or
+
 local found = {}
 local function look(payload)
   if payload and string.find(payload, ARGV[1], 1, true) then found[#found + 1] = payload end
 end
 
-local payloads = redis.pcall('HVALS', KEYS[1])
-for _, payload in ipairs(payloads.err and {} or payloads) do look(payload) end
-local fields = redis.pcall('HKEYS', KEYS[2])
-for _, field in ipairs(fields.err and {} or fields) do
-  local payload = redis.pcall('LINDEX', ARGV[2] .. field, 0)
-  if type(payload) == 'string' then look(payload) end
-end
+for _, payload in ipairs(redis.call('HVALS', KEYS[1])) do look(payload) end
+for _, field in ipairs(read_or({}, 'HKEYS', KEYS[2])) do look(read_or(false, 'LINDEX', ARGV[2] .. field, 0)) end
 return found

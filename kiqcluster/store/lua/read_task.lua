@@ -9,11 +9,12 @@
 -- Returns {the fields, {} if there is no such task, then for each failure: jid, status, arguments, messages}; the youngest failure first.
 -- Cost: O(fields + failures).
 
-if redis.call('TYPE', KEYS[1]).ok ~= 'hash' then return {{}} end -- no task
+-- include read_or
+
+if redis.call('EXISTS', KEYS[1]) == 0 then return {{}} end -- no task
 local reply = {redis.call('HMGET', KEYS[1], unpack(ARGV, 2))}
 local jids = {}
-if tonumber(ARGV[1]) > 0 then jids = redis.pcall('ZREVRANGE', KEYS[2], 0, ARGV[1] - 1) end
-if jids.err then jids = {} end
+if tonumber(ARGV[1]) > 0 then jids = read_or({}, 'ZREVRANGE', KEYS[2], 0, ARGV[1] - 1) end
 for _, jid in ipairs(jids) do
   local found = redis.call('HMGET', KEYS[1], ':' .. jid, 'p' .. jid, 'm' .. jid)
   reply[#reply + 1] = {jid, found[1], found[2], found[3]}

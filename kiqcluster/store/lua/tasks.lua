@@ -50,7 +50,7 @@ local function count_of(value) return tonumber(value or nil) or 0 end
 -- Writes to a key beside a task; one of another type is left alone.
 local function write_beside(...)
   local reply = redis.pcall(...)
-  if type(reply) == 'table' and reply.err and not string.find(reply.err, 'WRONGTYPE', 1, true) then error(reply.err) end
+  if type(reply) == 'table' and reply.err and not string.find(reply.err, 'WRONGTYPE', 1, true) then error(reply) end
 end
 
 -- Remembers that a task, and jobs of it, are about to change; before they do, so that no change is missed.

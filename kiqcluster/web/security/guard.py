@@ -19,10 +19,10 @@ from urllib.parse import SplitResult, urlsplit
 from werkzeug.exceptions import BadRequest, Forbidden
 from werkzeug.wrappers import Request, Response
 
-from kiqcluster.errors import RedisRefused
 from kiqcluster.process.clock import Clock
-from kiqcluster.store import Store, is_outage
-from kiqcluster.store.wire import Command, Reply
+from kiqcluster.store import Store
+from kiqcluster.store.replies import readable
+from kiqcluster.store.wire import Command, ErrorReply, Reply, WrongType
 from kiqcluster.web.i18n import message
 from kiqcluster.web.users import is_loopback
 
@@ -152,14 +152,10 @@ class SharedSecret:
         """Return it.  One round trip a minute, none with a configured one.  Raises StoreError."""
         return self._configured or self._fresh(store) or self._read(store, ())[0]
 
-    def along(self, store: Store, commands: Sequence[Command]) -> list[Reply]:
-        """Run commands in one round trip, and learn the secret in it if it is due; return their replies.
-
-        Raises StoreError.
-        """
+    def along(self, store: Store, commands: Sequence[Command]) -> list[Reply | WrongType]:
+        """Do what Store.read_each does; learn the secret in the same round trip if it is due.  Raises StoreError."""
         if self._configured or self._fresh(store):
-            with store.borrowed() as connection:
-                return connection.exchange(commands)
+            return store.read_each(commands)
         return self._read(store, commands)[1]
 
     def _fresh(self, store: Store) -> bytes:
@@ -168,15 +164,16 @@ class SharedSecret:
             place, until, secret = self._known
         return secret if place == _place(store) and self._clock.monotonic() < until else b""
 
-    def _read(self, store: Store, commands: Sequence[Command]) -> tuple[bytes, list[Reply]]:
+    def _read(self, store: Store, commands: Sequence[Command]) -> tuple[bytes, list[Reply | WrongType]]:
         """Read the secret, and write one where there is none; return it, and the replies to other commands."""
         with self._lock:
             place, _, secret = self._known
         own, key = secret if place == _place(store) else self._own, store.keys.web_secret
-        with store.borrowed() as connection:  # a full Redis refuses the SET, and has one already
-            *replies, _, found = connection.exchange([*commands, ("SET", key, own, "NX"), ("GET", key)])
-        if isinstance(found, RedisRefused) and is_outage(found):
-            raise found
+        with store.borrowed() as connection:
+            *answers, written, kept = connection.exchange_each([*commands, ("SET", key, own, "NX"), ("GET", key)])
+        *replies, found = readable([*commands, ("GET", key)], [*answers, kept])
+        if found is None and isinstance(written, ErrorReply) and written.code != "OOM":  # a full Redis is no reason
+            raise ErrorReply(f"{written}; so these pages cannot share the secret of their forms: set [web] secret")
         secret = found if isinstance(found, bytes) and found else own
         with self._lock:
             self._known = (_place(store), self._clock.monotonic() + SECRET_SECONDS, secret)

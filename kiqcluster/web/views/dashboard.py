@@ -13,7 +13,7 @@ from typing import Any
 
 from kiqcluster.api import ExecutionCount, ExecutionMetrics, History
 from kiqcluster.api.dashboard import Dashboard, read_dashboard
-from kiqcluster.errors import RedisRefused
+from kiqcluster.store.wire import ErrorReply
 from kiqcluster.web.context import Context
 from kiqcluster.web.formats import count_bytes, duration, number
 from kiqcluster.web.i18n import message
@@ -92,11 +92,11 @@ def _redis(context: Context) -> list[tuple[str, str]]:
     """Return what Redis says of itself, as (message, value).  One round trip."""
     before = context.clock.monotonic()
     with context.store.borrowed() as connection:
-        (reply,) = connection.exchange([("INFO",)])
+        (reply,) = connection.exchange_each([("INFO",)])
     milliseconds = (context.clock.monotonic() - before) * 1_000
     rows = [(message("Answers in"), f"{milliseconds:.1f} ms")]
-    if isinstance(reply, RedisRefused):  # some hosts forbid INFO
-        return rows
+    if isinstance(reply, ErrorReply):  # some hosts forbid INFO
+        return [(message("Server"), str(reply)), *rows]
     told = dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
     is_valkey = "valkey_version" in told
     version = told.get("valkey_version") or told.get("redis_version", "")

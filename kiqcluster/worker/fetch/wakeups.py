@@ -15,10 +15,10 @@ import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
+from kiqcluster.errors import ReplyLost, StoreError
 from kiqcluster.process.clock import Clock
 from kiqcluster.store import Connection, Store, is_outage
-from kiqcluster.store.wire import Reply
+from kiqcluster.store.wire import Command, ErrorReply, Reply
 from kiqcluster.worker.fetch.hand_lists import HandList
 
 __all__ = ["MAX_ARMED_QUEUES", "Push", "Wakeups"]
@@ -215,9 +215,10 @@ class Wakeups:
             with self._store.borrowed() as connection:
                 server = connection.server_id()
                 ids = {queue: client.client_id for queue, client in clients.items() if client.server == server}
-                replies = connection.exchange([("CLIENT", "KILL", "ID", each) for each in ids.values()]) if ids else []
+                kills: list[Command] = [("CLIENT", "KILL", "ID", each) for each in ids.values()]
+                replies = connection.exchange_each(kills) if kills else []
             for queue, reply in zip(ids, replies, strict=True):
-                if not isinstance(reply, RedisRefused) or reply.code == "ERR":  # "No such client": it has ended
+                if not isinstance(reply, ErrorReply) or reply.code == "ERR":  # "No such client": it has ended
                     ended.add(queue)
         self._has_lingering_waits = lingered or len(ended) < len(queues)
         return ended
@@ -235,8 +236,8 @@ class Wakeups:
             return
         self._clients.pop(queue, None)
         server = connection.server_id()
-        (client_id,) = connection.exchange([("CLIENT", "ID")])
-        if not isinstance(client_id, RedisRefused):
+        (client_id,) = connection.exchange_each([("CLIENT", "ID")])
+        if not isinstance(client_id, ErrorReply):
             self._clients[queue] = Client(connection.connect_count, client_id, server)
 
     def _send(self, queue: str, connection: Connection, hand_list: HandList | None, asked_at: float) -> None:
@@ -276,9 +277,9 @@ class Wakeups:
             return self._abandon(queue)
         return None
 
-    def _on_reply(self, queue: str, wait: Wait, reply: Reply) -> Push | None:
+    def _on_reply(self, queue: str, wait: Wait, reply: Reply | ErrorReply) -> Push | None:
         now = self._clock.monotonic()
-        if isinstance(reply, RedisRefused):
+        if isinstance(reply, ErrorReply):
             self._not_armed_before[queue] = now + REARM_DELAY_SECONDS
             if wait.hand_list is not None:  # nothing was moved
                 self._unused[queue] = wait.hand_list

@@ -75,15 +75,10 @@ class LimitUpkeep:
         keys = self._store.keys
         names = [name.decode(errors="replace") for name in self._store.call("SMEMBERS", keys.processes)]
         total = 0
-        for at in range(0, len(names), MAX_PER_ROUND_TRIP):
-            part = names[at : at + MAX_PER_ROUND_TRIP]
-            with self._store.borrowed() as connection:
-                replies = connection.exchange([("HGET", keys.process(name), "concurrency") for name in part])
-            total += sum(
-                int(reply)
-                for reply in replies
-                if isinstance(reply, bytes) and reply.isdigit() and len(reply) <= MAX_THREAD_DIGITS
-            )
+        commands = [("HGET", keys.process(name), "concurrency") for name in names]
+        for reply in self._store.read_each(commands, MAX_PER_ROUND_TRIP):
+            if isinstance(reply, bytes) and reply.isdigit() and len(reply) <= MAX_THREAD_DIGITS:
+                total += int(reply)
         FLEET.count = max(total, self._concurrency)
         self._count_at = now + COUNT_SECONDS
 
@@ -141,10 +136,9 @@ class LimitUpkeep:
         for some in sliced(known, MAX_LINES):
             asked: list[Command] = [("EXISTS", slots) for slots in some]
             asked += [("ZCOUNT", keys.grants(slots), fresh, "+inf") for slots in some]
-            with self._store.borrowed() as connection:
-                replies = connection.exchange(asked)
-                quiet = [slots for at, slots in enumerate(some) if replies[at] == replies[len(some) + at] == 0]
-                firsts = connection.exchange([("ZRANGE", keys.parked(slots), 0, 0) for slots in quiet])
+            replies = self._store.read_each(asked)
+            quiet = [slots for at, slots in enumerate(some) if replies[at] == replies[len(some) + at] == 0]
+            firsts = self._store.read_each([("ZRANGE", keys.parked(slots), 0, 0) for slots in quiet])
             for slots, first in zip(quiet, firsts, strict=True):
                 if isinstance(first, list) and first and self._is_left(slots, first[0]):
                     left.add(slots)

@@ -36,6 +36,7 @@ from kiqcluster.sidekiq.payload import read, wrap
 from kiqcluster.store import is_outage
 from kiqcluster.store.engine.engine import REFUSED_ENTRY_DELAY_SECONDS, Engine
 from kiqcluster.store.entry_moves import Move
+from kiqcluster.store.wire import ErrorReply
 from kiqcluster.worker.maintenance.due_times import DueTimes
 from kiqcluster.worker.maintenance.duties import Duties, Duty, due_after, longest_gap
 
@@ -260,8 +261,9 @@ class Poller(Service):
             return []
         until = repr(self._runtime.clock.now() + ahead)
         with self._engine.store.borrowed() as connection:
-            counts = connection.exchange([("ZCOUNT", key, "-inf", until) for key in keys])
-        return [key for key, count in zip(keys, counts, strict=True) if count != 0]
+            counts = connection.exchange_each([("ZCOUNT", key, "-inf", until) for key in keys])
+        pairs = zip(keys, counts, strict=True)
+        return [key for key, count in pairs if isinstance(count, ErrorReply) or count]
 
     def _move_due(self, keys: Iterable[str], until: float = inf) -> int:
         """Move all that is due in these sources; return how many entries.

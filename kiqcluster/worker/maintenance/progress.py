@@ -22,7 +22,8 @@ from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
 from kiqcluster.sidekiq.ruby_json import is_unicode
 from kiqcluster.store import is_outage
-from kiqcluster.store.scripts import PROGRESS, Call, Word, run_scripts
+from kiqcluster.store.scripts import PROGRESS, Call, Word, run_scripts_each
+from kiqcluster.store.wire import ErrorReply
 from kiqcluster.worker.run.job_run import JobRun
 
 __all__ = ["MAX_JOBS", "ProgressReporter"]
@@ -101,10 +102,10 @@ class ProgressReporter(Service):
             return
         calls = [self._call(identity, found) for identity, found in by_identity.items()]
         with self._runtime.store.borrowed() as connection:
-            replies = run_scripts(connection, calls)
+            replies = run_scripts_each(connection, calls)
         now = self._runtime.clock.monotonic()
         for reply, found in zip(replies, by_identity.values(), strict=True):
-            if isinstance(reply, RedisRefused):
+            if isinstance(reply, ErrorReply):
                 raise reply
             for each in found:
                 each.run.told_progress = (each.said, now)

@@ -326,7 +326,7 @@ class Recovery(Service):
         self._wake_lists.begin()
         self._has_recovered = True
         with self._engine.store.borrowed() as connection:  # a refusal is about a broken key; beats say that
-            connection.exchange(withdrawal(self._engine.store.keys, identity))
+            connection.exchange_each(withdrawal(self._engine.store.keys, identity))
         why = PROCESS_EXITED if score is None else HEARTBEAT_MISSED.format(self._beat.recover_after)
         self._runtime.events.emit(
             "recovered" if units else "recovered_nothing", identity=identity, units=units, why=why

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from kiqcluster.errors import RedisRefused, StoreError
+from kiqcluster.errors import StoreError
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.tallies import Executions
 from kiqcluster.sidekiq.keys import MINUTE_TTL_SECONDS, ROLLUP_TTL_SECONDS, Keys
@@ -94,9 +94,7 @@ class ExecutionMetricsWriter:
 
     def _send(self, connection: Connection, batch: Call) -> None:
         self._batch = batch
-        (reply,) = run_scripts(connection, [batch])
-        if isinstance(reply, RedisRefused):
-            raise reply  # as a whole, for want of memory perhaps: nothing ran
+        (reply,) = run_scripts(connection, [batch])  # refused as a whole, for want of memory perhaps: nothing ran
         self._batch = None
         self._log_refusal(reply[1][0].decode(errors="replace") if reply[1] else "")
 

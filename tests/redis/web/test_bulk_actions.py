@@ -100,4 +100,6 @@ class TestBulk:
         site.store.call("SET", site.store.keys.bulk(bad), "x")
 
         assert good in site.get("/bulk").text
-        assert site.get(f"/bulk/{bad}").status_code == 404
+        answer = site.get(f"/bulk/{bad}")
+        assert answer.status_code == 500
+        assert site.store.keys.bulk(bad) in answer.text

@@ -39,7 +39,8 @@ from kiqcluster.control.process_registry import (
 )
 from kiqcluster.control.slot_state import SlotState
 from kiqcluster.control.stacks import read_stacks
-from kiqcluster.errors import RedisRefused
+from kiqcluster.store.replies import note
+from kiqcluster.store.wire import WrongType
 from kiqcluster.web.context import Context
 from kiqcluster.web.i18n import message
 from kiqcluster.web.routing import Action, Done, Page, Question
@@ -233,21 +234,15 @@ def _deploy(lock: LockState, statuses: Sequence[ClusterStatus]) -> Mapping[str, 
 def _lock(context: Context) -> LockState:
     try:
         return DeployLock(context.store, "").look()
-    except RedisRefused as error:
-        if error.code != "WRONGTYPE":
-            raise
+    except WrongType as error:
+        note(error)
         return LockState("", 0.0)
 
 
 def _marks(context: Context) -> Sequence[tuple[float, str]]:
     """Return the latest deploy marks, the newest first.  One round trip."""
     since = datetime.fromtimestamp(context.clock.now(), UTC) - timedelta(days=MARK_DAYS)
-    try:
-        found = marks(since, store=context.store, clock=context.clock)
-    except RedisRefused as error:
-        if error.code != "WRONGTYPE":
-            raise
-        found = []
+    found = marks(since, store=context.store, clock=context.clock)
     return [(each.at.timestamp(), each.label) for each in reversed(found[-MAX_MARKS:])]
 
 
@@ -287,10 +282,8 @@ def show_cluster(context: Context) -> Mapping[str, Any]:
 def show_process(context: Context) -> Mapping[str, Any]:
     """Show one.  Four round trips."""
     identity, keys = context.route["process"], context.store.keys
-    with context.store.borrowed() as connection:
-        fields, left, work, workers = connection.exchange(
-            [*read_commands(keys, identity), *work_commands(keys, identity)]
-        )
+    commands = [*read_commands(keys, identity), *work_commands(keys, identity)]
+    fields, left, work, workers = context.store.read_each(commands)
     found = read_processes(context.store, [(identity, fields, left)])
     process = found[0] if found else None
     works = with_progress(context.store, sorted(read_work(identity, work, workers), key=lambda each: each.run_at))

@@ -22,10 +22,11 @@ from kiqcluster.api.processes import Work, read_told
 from kiqcluster.application.registry import current_registry
 from kiqcluster.client.router import route, rules_of
 from kiqcluster.control.process_registry import RegisteredProcess, list_processes
-from kiqcluster.errors import RedisRefused, UsageError
+from kiqcluster.errors import UsageError
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.routing import Rules, digest
 from kiqcluster.store.shards import shards_digest
+from kiqcluster.store.wire import Reply, WrongType
 from kiqcluster.web.context import Context
 from kiqcluster.web.i18n import message
 from kiqcluster.web.routing import Page
@@ -131,10 +132,9 @@ def _groups(processes: Sequence[RegisteredProcess], name: str, ours: str) -> lis
 def _seen(context: Context, works: Sequence[Work]) -> list[tuple[str, list[tuple[str, int]]]]:
     """Return class → queues where jobs of it were just seen, with how many.  Two round trips."""
     keys = context.store.keys
-    with context.store.borrowed() as connection:
-        (reply,) = connection.exchange([("SMEMBERS", keys.queues)])
-        names = sorted(each.decode(errors="replace") for each in _as_list(reply))[:MAX_QUEUES]
-        heads = connection.exchange([("LRANGE", keys.queue(each), -1, -1) for each in names]) if names else []
+    (reply,) = context.store.read_each([("SMEMBERS", keys.queues)])
+    names = sorted(each.decode(errors="replace") for each in _as_list(reply))[:MAX_QUEUES]
+    heads = context.store.read_each([("LRANGE", keys.queue(each), -1, -1) for each in names]) if names else []
     counts: dict[str, Counter[str]] = {}
     for work in works:
         counts.setdefault(work.job.display_class, Counter())[work.queue] += 1
@@ -144,13 +144,9 @@ def _seen(context: Context, works: Sequence[Work]) -> list[tuple[str, list[tuple
     return sorted((name, places.most_common()) for name, places in counts.items())
 
 
-def _as_list(reply: Any) -> list[bytes]:
-    """Return a list; none for a key of another type.  Raises what else is refused."""
-    if isinstance(reply, RedisRefused):
-        if reply.code != "WRONGTYPE":
-            raise reply
-        return []
-    return list(reply)
+def _as_list(reply: Reply | WrongType) -> list[bytes]:
+    """Return a list; none for a key of another type."""
+    return [] if isinstance(reply, WrongType) else list(reply)
 
 
 PAGES = (Page("routes", "/routes", show_routes, "routes.html", message("Routes"), place=120, key="u"),)

@@ -20,10 +20,11 @@ from kiqcluster.api.strikes import ACTIONS as STRIKE_ACTIONS
 from kiqcluster.api.strikes import Strike, StrikeSet
 from kiqcluster.application.argument_filter import HIDDEN_ARGUMENT
 from kiqcluster.application.registry import current_registry
-from kiqcluster.errors import RedisRefused, UsageError
+from kiqcluster.errors import UsageError
 from kiqcluster.ipc.stdio import clean
 from kiqcluster.process.durations import parse_duration
 from kiqcluster.sidekiq import ruby_json
+from kiqcluster.store.wire import Reply, WrongType
 from kiqcluster.web.arguments import as_json, shorten
 from kiqcluster.web.context import Context
 from kiqcluster.web.formats import duration
@@ -116,26 +117,21 @@ def _preview(context: Context, wanted: Wanted) -> str:
 def _waiting(context: Context) -> Iterator[tuple[str, JobRecord]]:
     """Yield some of the jobs that wait: the next ones of each queue, and those due next.  Two round trips."""
     keys = context.store.keys
-    with context.store.borrowed() as connection:
-        (reply,) = connection.exchange([("SMEMBERS", keys.queues)])
-        names = sorted(each.decode(errors="replace") for each in _as_list(reply))[:MAX_PREVIEWED_QUEUES]
-        commands: list[tuple[str | int, ...]] = [
-            *(("LRANGE", keys.queue(each), -MAX_PREVIEWED_JOBS, -1) for each in names),
-            ("ZRANGE", keys.retry, 0, MAX_PREVIEWED_JOBS - 1),
-            ("ZRANGE", keys.schedule, 0, MAX_PREVIEWED_JOBS - 1),
-        ]
-        replies = connection.exchange(commands)
+    (reply,) = context.store.read_each([("SMEMBERS", keys.queues)])
+    names = sorted(each.decode(errors="replace") for each in _as_list(reply))[:MAX_PREVIEWED_QUEUES]
+    commands: list[tuple[str | int, ...]] = [
+        *(("LRANGE", keys.queue(each), -MAX_PREVIEWED_JOBS, -1) for each in names),
+        ("ZRANGE", keys.retry, 0, MAX_PREVIEWED_JOBS - 1),
+        ("ZRANGE", keys.schedule, 0, MAX_PREVIEWED_JOBS - 1),
+    ]
+    replies = context.store.read_each(commands)
     places = [*names, context.gettext("Retries"), context.gettext("Scheduled")]
     for place, found in zip(places, replies, strict=True):
         yield from ((place, JobRecord(raw)) for raw in _as_list(found))
 
 
-def _as_list(reply: Any) -> list[bytes]:
-    if isinstance(reply, RedisRefused):
-        if reply.code != "WRONGTYPE":
-            raise reply
-        return []
-    return list(reply)
+def _as_list(reply: Reply | WrongType) -> list[bytes]:
+    return [] if isinstance(reply, WrongType) else list(reply)
 
 
 def add(context: Context) -> Done:

@@ -9,13 +9,14 @@ docs/guides/secure_redis.md shows a user with exactly these rights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from kiqcluster.errors import RedisRefused
+from kiqcluster.store.connection import Connection
 from kiqcluster.store.store import Store
-from kiqcluster.store.wire import Command, is_outage
+from kiqcluster.store.wire import Command, ErrorReply, is_outage
 
-__all__ = ["WORKER_COMMANDS", "check_commands"]
+__all__ = ["COMMANDS", "WORKER_COMMANDS", "check_commands", "forbidden_commands"]
 
 PROBE_TTL_SECONDS = 10  # lifetime of the trial's key
 MIN_WAIT_SECONDS = "0.01"  # Redis refuses a blocking command before it waits, because the key is not a list
@@ -73,6 +74,22 @@ WORKER_COMMANDS: dict[str, Sequence[str] | None] = {
     "ZREVRANGE": ("0", "0"),
     "ZSCORE": ("x",),
 }
+# The same for what only kiqctl, the pages and the API run.
+OTHER_COMMANDS: dict[str, Sequence[str] | None] = {
+    "HEXISTS": ("x",),
+    "HVALS": (),
+    "LPOS": ("x",),
+    "LREM": ("0", "x"),
+    "LSET": ("0", "x"),
+    "MGET": (),
+    "MSET": ("x",),
+    "PTTL": (),
+    "SISMEMBER": ("x",),
+    "ZRANK": ("x",),
+    "ZREVRANK": ("x",),
+    "ZSCAN": ("0",),
+}
+COMMANDS = WORKER_COMMANDS | OTHER_COMMANDS
 COMMANDS_WITHOUT_KEY: dict[str, Sequence[str]] = {
     "EVAL": ("return 1", "0"),
     "EVALSHA": ("0" * 40, "0"),
@@ -94,8 +111,8 @@ def check_commands(store: Store, identity: str) -> None:
         *COMMANDS_THAT_DELETE,
     ]
     with store.borrowed() as connection:
-        replies = connection.exchange([trial(name, key) for name in names])
-    refusals = {name: reply for name, reply in zip(names, replies, strict=True) if isinstance(reply, RedisRefused)}
+        replies = connection.exchange_each([trial(name, key) for name in names])
+    refusals = {name: reply for name, reply in zip(names, replies, strict=True) if isinstance(reply, ErrorReply)}
     for refusal in refusals.values():
         if is_outage(refusal):
             raise refusal
@@ -109,6 +126,20 @@ def check_commands(store: Store, identity: str) -> None:
         )
 
 
+def forbidden_commands(connection: Connection, names: Iterable[str]) -> list[str]:
+    """Return those of some commands that Redis forbids this user; none if it forbids MULTI.
+
+    Runs none of them: Redis checks what it queues after MULTI, and DISCARD drops the queue.  Two round trips.
+    Raises RedisUnavailable, ReplyLost.
+    """
+    known = sorted(name for name in names if name in COMMANDS)
+    if isinstance(connection.exchange_each([("MULTI",)])[0], ErrorReply):
+        return []
+    *answers, _ = connection.exchange_each([*(trial(name, "key") for name in known), ("DISCARD",)])
+    pairs = zip(known, answers, strict=True)
+    return [name for name, answer in pairs if isinstance(answer, ErrorReply) and f"'{name.lower()}'" in str(answer)]
+
+
 def is_missing(refusal: RedisRefused) -> bool:
     """Return whether Redis refused the command itself, and not its key."""
     return FORBIDDEN in str(refusal) or UNKNOWN in str(refusal)
@@ -116,7 +147,7 @@ def is_missing(refusal: RedisRefused) -> bool:
 
 def trial(name: str, key: str) -> Command:
     """Return a command that changes nothing but the key."""
-    behind = WORKER_COMMANDS[name]
+    behind = COMMANDS[name]
     if behind is None:
         return (name, *COMMANDS_WITHOUT_KEY[name])
     return (name, key, *(word.format(key=key) for word in behind))

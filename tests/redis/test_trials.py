@@ -8,7 +8,7 @@ import pytest
 
 from kiqcluster.errors import RedisRefused
 from kiqcluster.store import Store
-from kiqcluster.store.commands import WORKER_COMMANDS, check_commands
+from kiqcluster.store.rights.trials import WORKER_COMMANDS, check_commands
 from tests.kit import RedisServer
 
 ALLOWED = [f"+{name.lower()}" for name in WORKER_COMMANDS]

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from kiqcluster.store import scripts
-from kiqcluster.store.commands import WORKER_COMMANDS
+from kiqcluster.store.rights.trials import WORKER_COMMANDS
 from kiqcluster.store.scripts import Script
 from tests.kit import ROOT
 

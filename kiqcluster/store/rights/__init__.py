@@ -1,0 +1,5 @@
+"""Rights: which Redis commands kiqcluster runs, and whether this user may.
+
+Read in this order:
+trials       a harmless call of each command: at a worker's boot, and to name what an ACL forbids a script
+"""

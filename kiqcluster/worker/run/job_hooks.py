@@ -13,16 +13,17 @@ from random import Random
 from typing import Any
 
 from kiqcluster.application.registry import Definition
-from kiqcluster.errors import as_exception
+from kiqcluster.errors import UsageError, as_exception, text_of
 from kiqcluster.process.boundary.calls import guarded, name_of
 from kiqcluster.process.runtime import Setup
-from kiqcluster.sidekiq.outcome import Outcome
+from kiqcluster.sidekiq.outcome import DISCARD, KILL, Outcome
 from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.worker.run import retry
 from kiqcluster.worker.run.decision import Disposition, Ending, Facts, decide, disposition
 
 __all__ = ["JobHooks"]
 
+MAX_ANSWER_CHARACTERS = 200  # of an answer that is none, in the report
 INTERRUPTIONS = (Ending.KILLED_PROCESSES, Ending.FORCED_STOP)  # of which a job has had too many
 
 
@@ -41,8 +42,10 @@ class JobHooks:
         if disposition(facts) is Disposition.RETRY and facts.plan is not None:
             count = facts.plan.count
             answer = self._ask(definition.retry_in, count, error, dict(told)) if definition else None
-            delay = retry.delay(answer, count, self._rng)
-            facts = replace(facts, retry_in=answer, retry_delay=delay)
+            wanted = retry.wanted_delay(answer)
+            if wanted is None and not (answer is None or answer is DISCARD or answer is KILL):
+                self._report_answer(answer, told)
+            facts = replace(facts, retry_in=answer, retry_delay=retry.delay(wanted, count, self._rng))
         way = disposition(facts)
         if way is Disposition.GIVE_UP and definition is not None:
             hook = definition.retries_exhausted
@@ -57,6 +60,15 @@ class JobHooks:
     def _ask(self, hook: Any, *facts: Any) -> Any:
         """Return a hook's answer; one that fails is reported and counts as no answer, as in Sidekiq."""
         return None if hook is None else guarded(partial(self._report_hook, hook), hook, *facts)
+
+    def _report_answer(self, answer: object, told: Payload) -> None:
+        """Report an answer of `retry_in` that is none; the usual delay counts."""
+        words = f"{type(answer).__name__} {text_of(answer)}"[:MAX_ANSWER_CHARACTERS]
+        error = UsageError(
+            f"retry_in of {told.get('class')} has answered {words}, which is no delay, so the usual one counts: answer "
+            "seconds from 0 on or a timedelta, up to ten years, or DISCARD, KILL or None"
+        )
+        self.report_error(error, "hook retry_in", job=told)
 
     def _report_hook(self, hook: Any, raised: BaseException) -> None:
         self.report_error(raised, f"hook {name_of(hook)}")

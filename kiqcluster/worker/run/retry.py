@@ -3,7 +3,7 @@
 plan          the payload keys that a failure writes, and whether attempts are left
 backtrace     the traceback that it writes, by the option `backtrace`
 trace         the traceback as Python prints it
-delay         the seconds until the next attempt, from a hook's answer or Sidekiq's curve
+wanted_delay  the seconds that the hook `retry_in` has answered; delay: the seconds until the next attempt
 Counterpart: sidekiq job_retry.rb (8.1).
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -33,6 +34,7 @@ __all__ = [
     "plan",
     "trace",
     "wanted_backtrace",
+    "wanted_delay",
     "was_interrupted",
 ]
 
@@ -93,11 +95,26 @@ def plan(
     return Plan(changes, count, option is not None and option is not False, exhausted)
 
 
-def delay(answer: Any, count: int, rng: Random) -> float:
-    """Return the seconds until the next attempt: a hook's answer if it is a sensible number, else the curve."""
-    if isinstance(answer, int | float) and not isinstance(answer, bool) and 0 < answer <= MAX_DELAY_SECONDS:
-        return answer if isinstance(answer, Exactly) else answer + retry_jitter(count, rng)
-    return retry_delay(count, rng)
+def wanted_delay(answer: object) -> float | None:
+    """Return the seconds that `retry_in` has answered, 0 for at once; None for what is no delay.
+
+    A delay is a number of seconds or a timedelta, from 0 to MAX_DELAY_SECONDS.
+    """
+    if is_a(answer, timedelta):
+        answer = timedelta.total_seconds(answer)
+    elif type(answer) is bool or not is_a(answer, (int, float)):
+        return None
+    number: float = float.__add__(answer, 0.0) if is_a(answer, float) else int.__add__(cast("int", answer), 0)
+    if not 0 <= number <= MAX_DELAY_SECONDS:
+        return None
+    return Exactly(number) if type(answer) is Exactly else number
+
+
+def delay(wanted: float | None, count: int, rng: Random) -> float:
+    """Return the seconds until the next attempt: as wanted, else by Sidekiq's curve; with jitter, unless Exactly so."""
+    if wanted is None:
+        return retry_delay(count, rng)
+    return wanted if type(wanted) is Exactly else wanted + retry_jitter(count, rng)
 
 
 def describe_error(error: BaseException) -> dict[str, JSON]:

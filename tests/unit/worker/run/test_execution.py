@@ -595,14 +595,25 @@ class TestHooks:
         assert len(worker.mourned) == 1
         assert exhausted == [(JID, ZeroDivisionError)]
 
-    @pytest.mark.parametrize("answer", [None, 0, -5, "soon", float("nan"), float("inf"), 10**400, True, object()])
-    def test_any_other_answer_means_the_usual_delay(self, worker: Worker, answer: Any) -> None:
+    @pytest.mark.parametrize("answer", [0, datetime.timedelta(0)])
+    def test_zero_from_retry_in_means_now(self, worker: Worker, answer: Any) -> None:
+        self.hooked(retry_in=lambda count, error, payload: answer)
+
+        outcome = worker.run("broken")
+
+        assert isinstance(outcome, Retry)
+        assert 0 <= outcome.at - worker.clock.now() < 10
+
+    @pytest.mark.parametrize("answer", [None, -5, "soon", float("nan"), float("inf"), 10**400, True, object()])
+    def test_any_other_answer_means_the_usual_delay_and_is_reported(self, worker: Worker, answer: Any) -> None:
         self.hooked(retry_in=lambda count, error, payload: answer)
 
         outcome = worker.run("broken")
 
         assert isinstance(outcome, Retry)
         assert 15 <= outcome.at - worker.clock.now() < 25
+        told = [context["job"]["jid"] for _, context in worker.reported if context["context"] == "hook retry_in"]
+        assert told == ([] if answer is None else [JID])
 
     @pytest.mark.parametrize("hook", [fail, lambda *_: sys.exit(3), lambda: 5])
     def test_a_hook_that_fails_is_reported_and_counts_as_no_answer(self, worker: Worker, hook: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from decimal import Decimal
 from random import Random
 from typing import Any
 
@@ -19,6 +21,7 @@ from kiqcluster.worker.run.retry import (
     plan,
     trace,
     wanted_backtrace,
+    wanted_delay,
 )
 
 NOW = 1_795_168_740.5
@@ -278,12 +281,32 @@ class TestError:
         assert message == "x?y"
 
 
+class Lying(int):
+    """A number that fails when somebody compares it, or adds to it."""
+
+    def _fail(self, *_: object) -> Any:
+        raise SystemExit
+
+    __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = __float__ = __int__ = __index__ = _fail
+    __class__ = property(_fail)  # type: ignore[assignment]
+
+
 class TestDelay:
     @pytest.mark.parametrize(
-        ("answer", "least"), [(1, 1), (60, 60), (0.5, 0.5), (MAX_DELAY_SECONDS, MAX_DELAY_SECONDS)]
+        ("answer", "least"),
+        [
+            (0, 0),
+            (0.0, 0),
+            (1, 1),
+            (60, 60),
+            (0.5, 0.5),
+            (timedelta(0), 0),
+            (timedelta(minutes=1), 60),
+            (MAX_DELAY_SECONDS, MAX_DELAY_SECONDS),
+        ],
     )
-    def test_a_hooks_answer_counts_with_jitter_on_top(self, answer: float, least: float) -> None:
-        delays = {delay(answer, 0, Random(seed)) for seed in range(100)}
+    def test_a_hooks_answer_counts_with_jitter_on_top(self, answer: Any, least: float) -> None:
+        delays = {delay(wanted_delay(answer), 0, Random(seed)) for seed in range(100)}
 
         assert least <= min(delays)
         assert max(delays) <= least + 9
@@ -291,10 +314,17 @@ class TestDelay:
 
     @pytest.mark.parametrize(
         "answer",
-        [None, 0, -1, True, False, "60", float("nan"), float("inf"), MAX_DELAY_SECONDS + 1, 10**400, [], object()],
+        [
+            *(None, -1, -0.001, True, False, "60", Decimal(60), float("nan"), float("inf"), MAX_DELAY_SECONDS + 1),
+            *(10**400, timedelta(-1), timedelta.max, [], object()),
+        ],
     )
     def test_everything_else_is_sidekiqs_curve(self, answer: Any) -> None:
-        assert 16 <= delay(answer, 1, Random(1)) < 36
+        assert wanted_delay(answer) is None
+        assert 16 <= delay(None, 1, Random(1)) < 36
+
+    def test_a_number_of_a_class_of_its_own_is_read_as_it_is(self) -> None:
+        assert [wanted_delay(Lying(60)), wanted_delay(Lying(-1))] == [60, None]
 
 
 def test_names_in_angle_brackets_are_written_so_that_rubys_pages_show_them() -> None:

@@ -82,21 +82,21 @@ class Counts:
         name, started = job_class(run.payload), self._monotonic()
         with SUPPRESS:
             self.sender.count("jobs.count", name, run.queue)
-        error: BaseException | None = None
+        kind: type[BaseException] | None = None
         try:
             yield
         except BaseException as raised:
-            error = raised
+            kind = type(raised)  # not the error, which has this frame
             raise
         finally:
             with SUPPRESS:
-                self._end(name, run.queue, error, (self._monotonic() - started) * 1_000)
+                self._end(name, run.queue, kind, (self._monotonic() - started) * 1_000)
 
-    def _end(self, name: str, queue: str, error: BaseException | None, milliseconds: float) -> None:
-        if error is None:
+    def _end(self, name: str, queue: str, kind: type[BaseException] | None, milliseconds: float) -> None:
+        if kind is None:
             self.sender.count("jobs.success", name, queue)
-        elif not isinstance(error, CANCELLED + PUT_OFF):
-            self.sender.count("jobs.failure", name, queue, f"error_type:{type(error).__name__}")
+        elif not issubclass(kind, CANCELLED + PUT_OFF):
+            self.sender.count("jobs.failure", name, queue, f"error_type:{kind.__name__}")
         self.sender.time("jobs.perform", name, queue, milliseconds)
         if self._distributions:
             self.sender.distribute("jobs.perform_dist", name, queue, milliseconds)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from kiqcluster.errors import UsageError
@@ -85,16 +86,10 @@ class Chain(Generic[Subject, Result]):
 
     def invoke(self, subject: Subject, last: Proceed[Result]) -> Result:
         """Run the middleware around `last`; return the result of the outermost."""
-        stack = self.stack
-        if not stack:
-            return last()
-
-        def step(at: int) -> Result:
-            if at == len(stack):
-                return last()
-            return stack[at](subject, lambda: step(at + 1))
-
-        return step(0)
+        proceed = last  # no function that calls itself: it would hold the subject until the collector of cycles comes
+        for middleware in reversed(self.stack):
+            proceed = partial(middleware, subject, proceed)
+        return proceed()
 
     def is_async(self) -> bool:
         """Return whether all of it has `acall`, or there is none."""
@@ -103,14 +98,10 @@ class Chain(Generic[Subject, Result]):
     async def ainvoke(self, subject: Subject, last: Callable[[], Awaitable[Result]]) -> Result:
         """Run the middleware around `last`, which is awaited; return the result of the outermost."""
         stack: tuple[Any, ...] = self.stack
-
-        async def step(at: int) -> Result:
-            if at == len(stack):
-                return await last()
-            returned: Result = await stack[at].acall(subject, lambda: step(at + 1))
-            return returned
-
-        return await step(0)
+        proceed = last
+        for middleware in reversed(stack):
+            proceed = partial(middleware.acall, subject, proceed)
+        return await proceed()
 
     def _find(self, wanted: object) -> int:
         for at, middleware in enumerate(self.stack):

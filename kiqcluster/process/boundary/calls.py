@@ -20,13 +20,14 @@ Price of `guarded`: 0.2 µs.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import ParamSpec, TypeGuard, TypeVar
 
 from kiqcluster.errors import text_of
 from kiqcluster.ipc.forks import exit_if_other_process
 
-__all__ = ["MEMORY_PAUSE_SECONDS", "guarded", "is_a", "name_of", "with_memory"]
+__all__ = ["MEMORY_PAUSE_SECONDS", "guarded", "handled_error", "is_a", "name_of", "with_memory"]
 
 MEMORY_PAUSE_SECONDS = 0.1  # between two tries while there is no memory
 MEMORY_TRIES = 50
@@ -41,17 +42,29 @@ def guarded(
 ) -> T | R:
     """Call code of the application; return what it returns, or what `instead` returns for the error that it raises.
 
-    A child process that the code forks ends where the code returns.  `instead` gets the error and does not keep it: the
-    error has the frames of its callers, so a value that holds it in one of these frames would never be freed.
+    A child process that the code forks ends where the code returns.  `instead` does not keep the error: see
+    handled_error.
     """
     pid = os.getpid()
     try:
         returned = call(*arguments, **keywords)
-    except BaseException as error:  # noqa: BLE001  # the boundary: see above
-        exit_if_other_process(pid, error)
-        return instead(error)
+    except BaseException:  # noqa: BLE001  # the boundary: see above
+        exit_if_other_process(pid, handled_error())
+        return instead(handled_error())
     exit_if_other_process(pid)
     return returned
+
+
+def handled_error() -> BaseException:
+    """Return the error that the caller handles, where that must not give it a name.
+
+    An error has the frames through which it came, and those of their callers.  If one of them has the error, all that
+    these frames hold stays until the collector of cycles comes; and a reporter that looks at the locals of a frame
+    leaves a copy of them there (before Python 3.13).
+    """
+    error = sys.exception()
+    assert error is not None, "it handles one"
+    return error
 
 
 def with_memory(pause: Callable[[float], object], call: Callable[[], T]) -> T:

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from kiqcluster.errors import as_exception
+from kiqcluster.process.boundary.calls import name_of
 from kiqcluster.process.runtime import Run, current_setup
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.sidekiq.payload import Payload
@@ -57,16 +59,22 @@ class JobLoggerMiddleware:
             logger.call(run.payload, run.queue, job)
 
         try:
+            self._call(logger, run, call, job)
+            if not job.has_run:
+                raise RuntimeError(f"{name_of(self._make)} has not called proceed(), so the job has not run")
+            if job.error is not None:
+                raise job.error
+            return job.outcome
+        finally:
+            job.error = None  # it has frames that have the job
+
+    def _call(self, logger: JobLogger, run: Run, call: Callable[[], None], job: _Job) -> None:
+        try:
             logger.prepare(run.payload, call)
         except BaseException as raised:
-            if not job.has_run or raised is job.error or not isinstance(raised, Exception):
+            if not job.has_run or raised is job.error:
                 raise
-            current_setup().notify_error_handlers(raised, {"context": "job_logger"})
-        if not job.has_run:
-            raise RuntimeError(f"{self._make!r} has not called proceed(), so the job has not run")
-        if job.error is not None:
-            raise job.error
-        return job.outcome
+            current_setup().notify_error_handlers(as_exception(raised), {"context": "job_logger"})
 
     def _logger(self) -> JobLogger:
         """Return the instance of this thread."""

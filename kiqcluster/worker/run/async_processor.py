@@ -29,7 +29,7 @@ from kiqcluster.errors import JobTimedOut, UsageError
 from kiqcluster.features.cancellation import Marks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
 from kiqcluster.ipc.running_jobs import RunningJobs
-from kiqcluster.process.boundary.calls import is_a
+from kiqcluster.process.boundary.calls import handled_error, is_a
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.service import Service
 from kiqcluster.sidekiq.outcome import Outcome
@@ -109,7 +109,10 @@ class AsyncProcessor(Service):
         waited = WaitedRun(self, run, coroutine)
         run.obey_soon = partial(self.loop.call_soon_threadsafe, waited.obey)
         self._submit(waited)
-        return waited.result()
+        try:
+            return waited.result()
+        finally:
+            run.obey_soon = None  # which has the run
 
     def limit(self, record: int, token: str, seconds: float) -> None:
         """Have the supervisor know for how long a unit may run."""
@@ -142,6 +145,7 @@ class AsyncProcessor(Service):
             outcome = self.execution.finish(run.job_run, returned, error)
             self._hand_in(Settlement(run.job_run.unit, outcome))
             self._release(run)
+            run.release()
         if self.is_cancelling:
             with self._ended:
                 self._ended.notify_all()
@@ -305,6 +309,11 @@ class AsyncRun(Coroutine[Any, Any, None]):
     def __await__(self) -> Generator[Any, Any, None]:  # required of a coroutine; nobody awaits it
         raise NotImplementedError
 
+    def release(self) -> None:
+        """Let go of what the run held, once it has ended: its task holds this object."""
+        self.task = None
+        self.job_run.release()
+
     def limit_time(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         """Cancel it after so many seconds: it fails with JobTimedOut (option `timeout`)."""
         self._timer = loop.call_later(seconds, self._time_out)
@@ -333,8 +342,8 @@ class AsyncRun(Coroutine[Any, Any, None]):
         except StopIteration as ended:
             self._end(ended.value, None)
             raise StopIteration from None
-        except BaseException as error:  # noqa: BLE001  # a job may raise anything, sys.exit included; the loop goes on
-            self._end(None, error)
+        except BaseException:  # noqa: BLE001  # a job may raise anything, sys.exit included; the loop goes on
+            self._end(None, handled_error())
             raise StopIteration from None
         finally:
             processor.step = None
@@ -375,11 +384,15 @@ class WaitedRun(AsyncRun):
         self._error: BaseException | None = None
 
     def result(self) -> Any:
-        """Wait for the end; return what the job returned, or raise what it raised."""
+        """Wait for the end; return what the job returned, or raise what it raised.  Once."""
         self._ended.wait()
-        if self._error is not None:
-            raise self._error
-        return self._returned
+        (returned, error), self._returned, self._error, self.task = (self._returned, self._error), None, None, None
+        if error is None:
+            return returned
+        try:
+            raise error
+        finally:
+            del error  # it has this frame
 
     def _record_step(self, processor: AsyncProcessor) -> None:
         """Its processor's record says that it runs."""

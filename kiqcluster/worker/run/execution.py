@@ -48,7 +48,7 @@ from kiqcluster.features.stacks import current_stacks
 from kiqcluster.features.versions import is_newer
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
-from kiqcluster.process.boundary.calls import MEMORY_PAUSE_SECONDS, is_a, with_memory
+from kiqcluster.process.boundary.calls import MEMORY_PAUSE_SECONDS, handled_error, is_a, with_memory
 from kiqcluster.process.config import NO_LIMIT
 from kiqcluster.process.job_context import CURRENT_JOB, JobContext
 from kiqcluster.process.metrics import JobMetrics
@@ -369,9 +369,9 @@ class Execution:
                     definition.check_returned(run.returned)
                 return DONE
             return self._run_within(run, payload, definition, instance, perform)
-        except BaseException as error:  # noqa: BLE001  # a job may raise anything, sys.exit included; no thread dies of it
-            exit_if_forked(generation, error)
-            return self._raised_at_last(run, payload, definition, error)
+        except BaseException:  # noqa: BLE001  # a job may raise anything, sys.exit included; no thread dies of it
+            exit_if_forked(generation, handled_error())
+            return self._raised_at_last(run, payload, definition, handled_error())
 
     def _raised_at_last(self, run: JobRun, payload: Payload, definition: Definition, error: BaseException) -> Outcome:
         """Return what `_raised` does, also where there is no memory for it at first."""

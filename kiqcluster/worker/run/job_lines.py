@@ -76,6 +76,10 @@ class JobLines:
         """Take note that the job has begun in another thread."""
         self._has_begun, self._is_ended = True, False
 
+    def release(self) -> None:
+        """Let go of a job that has ended."""
+        self._job, self._fields = None, {}
+
     def emit(self, event: str, **fields: Any) -> None:
         """Emit an event; within a job, with its fields.  An event's own fields come first."""
         job = current_job()

@@ -51,6 +51,13 @@ class JobRun:
     has_begun: bool = False
     obey_soon: Callable[[], object] | None = None
 
+    def release(self) -> None:
+        """Let go of the error of a run that has ended: it has frames in which the run is a local.
+
+        In such a cycle, whatever the job held would stay until the collector of cycles comes.
+        """
+        self.failure = None
+
     def describe(self, now: float) -> str:
         """Return the job's class and jid, and for how long it has run.  now: epoch seconds."""
         name, jid = peek(self.unit.payload)

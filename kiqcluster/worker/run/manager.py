@@ -101,9 +101,10 @@ class Manager(Service):
     def cancel_jobs(self, marks: Marks) -> None:
         """Tell the running jobs that have these marks that somebody has cancelled them; from any thread."""
         for running in self._running_in_threads():
-            if running.context is not None and marks.tell(running.context) and running.obey_soon is not None:
+            obey_soon = running.obey_soon  # None from the end of the run on
+            if running.context is not None and marks.tell(running.context) and obey_soon is not None:
                 with suppress(RuntimeError):  # the loop is closed
-                    running.obey_soon()
+                    obey_soon()
         if self.async_processor is not None:
             self.async_processor.cancel_jobs(marks)
 

@@ -106,4 +106,6 @@ class Processor(Service):
             raise
         finally:
             self.running = None
+            if run.failure is not None:
+                run.release()
             self._running_jobs.finish(self.number)

@@ -89,6 +89,8 @@ class RunReport:
             tally.add_short(elapsed, waited)
         else:
             tally.add(outcome, elapsed, waited, was_retried="retry_count" in payload, used=used)
+        if self.lines is not None:
+            self.lines.release()
 
     def count_timed_out(self, run: JobRun, name: str) -> None:
         """Count a run that took longer than its `timeout`."""

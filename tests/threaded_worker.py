@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from functools import partial
 from types import TracebackType
@@ -38,7 +39,7 @@ class ThreadedWorker(Bench):
         make = partial(Execution, self.runtime, registry, JobMetrics(1, list), threading.Event())
         make = partial(make, begin_run=self.engine.begin_run)
         parts = (running_jobs, self.clock, self._on_crash)
-        self.async_processor = AsyncProcessor(self.fetch.hand_in, make(), *parts)
+        self.async_processor = AsyncProcessor(asyncio.new_event_loop(), self.fetch.hand_in, make(), *parts)
         execution = make(async_jobs=self.async_processor)
         self.processor = Processor(0, self.fetch, execution, *parts, self.async_processor)
         self._manager = Manager(

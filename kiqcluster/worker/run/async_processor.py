@@ -29,7 +29,7 @@ from kiqcluster.errors import JobTimedOut, UsageError
 from kiqcluster.features.cancellation import Marks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
 from kiqcluster.ipc.running_jobs import RunningJobs
-from kiqcluster.process.boundary.calls import handled_error, is_a
+from kiqcluster.process.boundary.calls import guarded, handled_error, is_a
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.service import Service
 from kiqcluster.sidekiq.outcome import Outcome
@@ -99,7 +99,12 @@ class AsyncProcessor(Service):
         self.running_jobs.thread(record, self._thread_number)
         started = AsyncRun(self, run, record, coroutine)
         self._runs[record] = started
-        self._submit(started)
+        try:
+            self._submit(started)
+        except BaseException:  # for want of memory: it has failed, and its place is free
+            started.is_over = True
+            del self._runs[record]
+            raise
 
     def complete(self, run: JobRun, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine on the loop, and wait for it: a job inside middleware that is not async.
@@ -121,21 +126,26 @@ class AsyncProcessor(Service):
     def _submit(self, run: AsyncRun) -> None:
         self._submitted.append((run, copy_context()))
         if not self._is_woken:
-            self._is_woken = True
-            self.loop.call_soon_threadsafe(self._start_submitted)
+            self._wake_loop()
+
+    def _wake_loop(self) -> None:
+        self._is_woken = True
+        self.loop.call_soon_threadsafe(self._start_submitted)
 
     # the loop
 
     def _start_submitted(self) -> None:
         self._is_woken = False  # first: whatever is submitted later wakes the loop
         exit_if_forked(self.generation)
-        create, submitted = self.loop.create_task, self._submitted
-        while submitted:
-            run, context = submitted.popleft()
-            run.task = create(run, context=context)
-            if run.job_run.context is not None and run.job_run.context.time_limit is not None:
-                run.limit_time(self.loop, run.job_run.context.time_limit.seconds)
-            run.obey()
+        submitted = self._submitted
+        try:
+            while submitted:
+                run, context = submitted.popleft()
+                # Within its context, and not with it: task factories of an older form take none.
+                guarded(partial(_fail, context, run), context.run, run.start, self.loop)
+        finally:
+            if submitted:  # there was no memory to say that the last one has failed
+                self._wake_loop()
 
     def end(self, run: AsyncRun, returned: Any, error: BaseException | None) -> None:
         """Hand in the outcome of a job that has ended.  One that was cancelled for a stop is left to `interrupt`."""
@@ -275,11 +285,14 @@ class Places:
 
 
 class AsyncRun(Coroutine[Any, Any, None]):
-    """A job on the loop: the task that runs it takes it for a coroutine."""
+    """A job on the loop: the task that runs it takes it for a coroutine.
+
+    is_over: whether no code of the job runs any more.  has_ended: it is over, and left to `interrupt`.
+    """
 
     __slots__ = (
         *("_coroutine", "_has_obeyed", "_processor", "_timer"),
-        *("has_ended", "is_overdue", "job_run", "record", "task"),
+        *("has_ended", "is_over", "is_overdue", "job_run", "record", "task"),
     )
 
     def __init__(
@@ -291,6 +304,7 @@ class AsyncRun(Coroutine[Any, Any, None]):
         self.has_ended = False
         self.is_overdue = False
         self._has_obeyed = False
+        self.is_over = False
         self._processor = processor
         self._coroutine = coroutine
         self._timer: asyncio.TimerHandle | None = None
@@ -314,9 +328,26 @@ class AsyncRun(Coroutine[Any, Any, None]):
         self.task = None
         self.job_run.release()
 
-    def limit_time(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        """Cancel it after so many seconds: it fails with JobTimedOut (option `timeout`)."""
-        self._timer = loop.call_later(seconds, self._time_out)
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Make the task.  Raises what a task factory of the application raises, and TypeError for what is no task."""
+        if self.is_over:
+            return
+        task = loop.create_task(self)
+        if not asyncio.isfuture(task):
+            raise TypeError(f"the task factory of the event loop has made no task, but {type(task).__name__}")
+        if task.done():  # an eager one
+            return
+        self.task = task
+        limit = None if self.job_run.context is None else self.job_run.context.time_limit
+        if limit is not None:
+            self._timer = loop.call_later(limit.seconds, self._time_out)
+        self.obey()
+
+    def fail(self, error: BaseException) -> None:
+        """End a job that could not start: it has failed with this error, and does not run later either."""
+        if not self.is_over:
+            guarded(lambda _: None, self._coroutine.close)
+            self._end(None, error)
 
     def obey(self) -> None:
         """Cancel it where it waits if its job was told that it is cancelled, maybe before it came to the loop; once."""
@@ -334,6 +365,8 @@ class AsyncRun(Coroutine[Any, Any, None]):
         processor = self._processor
         if Forks.generation != processor.generation:
             exit_if_forked(processor.generation)
+        if self.is_over:  # its factory has made a task, and failed
+            raise StopIteration
         processor.step = self
         processor.steps += 1
         self._record_step(processor)
@@ -356,6 +389,7 @@ class AsyncRun(Coroutine[Any, Any, None]):
 
     def _end(self, returned: Any, error: BaseException | None) -> None:
         exit_if_forked(self._processor.generation, error)
+        self.is_over = True
         if self._timer is not None:
             self._timer.cancel()
         if self.is_overdue and is_a(error, asyncio.CancelledError):
@@ -401,6 +435,10 @@ class WaitedRun(AsyncRun):
         self.has_ended = True
         self._returned, self._error = returned, error
         self._ended.set()
+
+
+def _fail(context: Context, run: AsyncRun, error: BaseException) -> None:
+    context.run(run.fail, error)
 
 
 def new_loop(library: str) -> asyncio.AbstractEventLoop:

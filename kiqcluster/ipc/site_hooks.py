@@ -23,6 +23,7 @@ from traceback import walk_stack
 
 from kiqcluster.ipc.operating_system import count_threads
 from kiqcluster.ipc.stdio import flush_output
+from kiqcluster.ipc.thread_stacks import frames_by_thread
 
 __all__ = ["foreign_threads", "put_off", "run_put_off"]
 
@@ -68,7 +69,7 @@ def foreign_threads() -> list[str]:
 
 def _entry(ident: int, target: object) -> str:
     """Return the function at the bottom of a thread's stack; target: what it was made with, if that is not Python's."""
-    for frame, _ in reversed(list(walk_stack(sys._current_frames().get(ident)))):
+    for frame, _ in reversed(list(walk_stack(frames_by_thread().get(ident)))):
         if frame.f_globals.get("__name__") != "threading":
             return f"{frame.f_code.co_qualname} in {frame.f_code.co_filename}"
     return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', target)}"

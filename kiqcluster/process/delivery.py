@@ -20,6 +20,7 @@ from traceback import walk_stack
 from typing import Any, NamedTuple, Protocol
 
 from kiqcluster.errors import UsageError
+from kiqcluster.ipc.thread_stacks import frames_by_thread
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.store import Store
@@ -92,7 +93,7 @@ def runs_a_test() -> bool:
 
     pytest's plugin decides by itself (_kiqcluster_pytest).
     """
-    tops = sys._current_frames().values() if "unittest.case" in sys.modules else ()
+    tops = frames_by_thread().values() if "unittest.case" in sys.modules else ()
     return any(_is_of_runner(str(frame.f_globals.get("__name__"))) for top in tops for frame, _ in walk_stack(top))
 
 

@@ -8,7 +8,6 @@ snapshot       what is in a deque that other threads change
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import traceback
 from collections import deque
@@ -17,6 +16,7 @@ from contextvars import copy_context
 from typing import Any, Generic, TypeVar
 
 from kiqcluster.ipc.forks import exit_forked_children
+from kiqcluster.ipc.thread_stacks import frames_by_thread
 
 __all__ = ["NoThread", "OnCrash", "Service", "beside_loops", "is_in_loop", "run_coroutine", "snapshot", "thread_stacks"]
 
@@ -144,7 +144,7 @@ def thread_stacks(doings: Mapping[str, str] | None = None) -> str:
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     stacks, doings = [], doings or {}
-    for ident, frame in sys._current_frames().items():
+    for ident, frame in frames_by_thread().items():
         lines = "".join(traceback.format_stack(frame)).rstrip()
         name = str(names.get(ident, ident))
         doing = f": {doings[name]}" if name in doings else ""

@@ -37,6 +37,16 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[Any]:
+    """Do the same after each file, with what its tests have imported: a collection looks at all that is left."""
+    result = yield
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+    return result
+
+
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     """Say what pytest says nothing of: that no test has run, with several processes, and the result with -q twice."""
     if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:

@@ -28,10 +28,11 @@ class CpuReport:
         self.seconds: Counter[str] = Counter()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[Any]:
         before = used()
         result = yield
-        self.seconds[item.nodeid.partition("::")[0]] += used() - before  # type: ignore[assignment]
+        if nextitem is not None:  # else the servers of the run end with this test: it did not start them
+            self.seconds[item.nodeid.partition("::")[0]] += used() - before  # type: ignore[assignment]
         return result
 
     def pytest_sessionfinish(self) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import kiqcluster
 from tests.django_stage import set_up_django
 
@@ -130,6 +132,32 @@ def modules() -> dict[str, ast.Module]:
     return {path: ast.parse((PACKAGE / path).read_text(), path) for path in module_paths()}
 
 
+@cache
+def nodes(tree: ast.Module) -> list[ast.AST]:
+    """Return all nodes of a module: each rule looks at them, and a walk takes a second and a half."""
+    return list(ast.walk(tree))
+
+
+@cache
+def spelt(tree: ast.Module) -> list[tuple[int, str]]:
+    """Return line and dotted name of each attribute, and of each name that is imported from a module."""
+    found = []
+    for node in nodes(tree):
+        if isinstance(node, ast.Attribute):
+            found.append((node.lineno, dotted(node)))
+        elif isinstance(node, ast.ImportFrom):
+            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forgotten() -> Iterator[None]:
+    """Keep half a million nodes for these tests alone."""
+    yield
+    for each in (modules, nodes, spelt):
+        each.cache_clear()
+
+
 def dotted(node: ast.AST) -> str:
     """Return `a.b.c` for such an expression, else nothing."""
     if isinstance(node, ast.Attribute):
@@ -139,13 +167,7 @@ def dotted(node: ast.AST) -> str:
 
 def uses(tree: ast.Module, *names: str) -> Iterator[str]:
     """Yield `line: name` for each use of a dotted name, whether it is spelt out or imported by itself."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and dotted(node) in names:
-            yield f"{node.lineno}: {dotted(node)}"
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                if f"{node.module}.{alias.name}" in names:
-                    yield f"{node.lineno}: {node.module}.{alias.name}"
+    yield from (f"{line}: {name}" for line, name in spelt(tree) if name in names)
 
 
 def imports(tree: ast.Module, module: str) -> bool:
@@ -153,7 +175,7 @@ def imports(tree: ast.Module, module: str) -> bool:
     return any(
         (isinstance(node, ast.Import) and any(alias.name == module for alias in node.names))
         or (isinstance(node, ast.ImportFrom) and node.module == module)
-        for node in ast.walk(tree)
+        for node in nodes(tree)
     )
 
 
@@ -172,7 +194,7 @@ def docstrings(tree: ast.Module) -> set[int]:
     """Return the ids of the nodes that are docstrings."""
     return {
         id(node.body[0].value)
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         and node.body
         and isinstance(node.body[0], ast.Expr)
@@ -187,9 +209,7 @@ class TestTimeAndChance:
 
     def test_chance_is_passed_in(self) -> None:
         calls = {
-            path: [
-                node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call) and dotted(node.func) == "Random"
-            ]
+            path: [node.lineno for node in nodes(tree) if isinstance(node, ast.Call) and dotted(node.func) == "Random"]
             for path, tree in modules().items()
         }
         shared = [path for path, tree in modules().items() if imports(tree, "random") and "random" in _bound(tree)]
@@ -199,7 +219,7 @@ class TestTimeAndChance:
 
 def _bound(tree: ast.Module) -> set[str]:
     """Return the modules that are imported as a whole."""
-    return {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    return {alias.name for node in nodes(tree) if isinstance(node, ast.Import) for alias in node.names}
 
 
 class TestOperatingSystem:
@@ -250,7 +270,7 @@ def test_every_text_is_read_and_written_in_a_named_encoding() -> None:
     found = [
         f"{path}:{node.lineno}"
         for path, tree in modules().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Call) and _is_of_text(node) and "encoding" not in {each.arg for each in node.keywords}
     ]
 
@@ -295,7 +315,7 @@ def test_no_lock_of_fetch_is_held_over_a_round_trip() -> None:
     )
     assert not imports(modules()["worker/fetch/coordinator.py"], "kiqcluster.store")
     for path in ("worker/fetch/fetch.py", "worker/fetch/membership.py"):
-        attributes = {node.attr for node in ast.walk(modules()[path]) if isinstance(node, ast.Attribute)}
+        attributes = {node.attr for node in nodes(modules()[path]) if isinstance(node, ast.Attribute)}
         assert "lock" not in attributes
         assert list(uses(modules()[path], "threading.Lock", "threading.RLock", "threading.Condition")) == []
 
@@ -330,7 +350,7 @@ def test_only_keys_spells_redis_keys() -> None:
     spelt = []
     for path in modules().keys() - {"sidekiq/keys.py"}:
         ours = docstrings(modules()[path])
-        for node in ast.walk(modules()[path]):
+        for node in nodes(modules()[path]):
             is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
             if is_text and id(node) not in ours and KEY.search(node.value):
                 spelt.append(f"{path}:{node.lineno}: {node.value!r}")
@@ -358,7 +378,7 @@ class TestModules:
         set_up_django()
         missing = set()
         for path, tree in modules().items():
-            for node in ast.walk(tree):
+            for node in nodes(tree):
                 if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("kiqcluster"):
                     continue
                 source = importlib.import_module(node.module or "")
@@ -383,7 +403,7 @@ class TestSizes:
         long = [
             f"{path}:{node.lineno}: {node.name}"
             for path, tree in modules().items()
-            for node in ast.walk(tree)
+            for node in nodes(tree)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             and (node.end_lineno or 0) - node.lineno + 1 >= LINES_OF_A_FUNCTION
         ]
@@ -394,7 +414,7 @@ class TestSizes:
         large = {
             f"{path}:{node.name}"
             for path, tree in modules().items()
-            for node in ast.walk(tree)
+            for node in nodes(tree)
             if isinstance(node, ast.ClassDef) and len(fields(node)) > MAX_FIELDS
         }
 
@@ -437,7 +457,7 @@ def place(path: str) -> str:
 def imported_places(tree: ast.Module) -> set[str]:
     """Return the places that a module imports; `from kiqcluster import x` counts as x, or as the root's __init__."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{name}" for name in names]

@@ -11,6 +11,9 @@ from tests.chaos.scale import sized
 from tests.kit import Cluster, is_alive, wait_until
 from tests.stage import Stage
 
+# In the short form: process/test_async.py kills the process of async jobs.
+pytestmark = pytest.mark.full
+
 JOBS, KILLS = sized((300, 2), (5_000, 12))
 
 

@@ -7,11 +7,17 @@ import signal
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from kiqcluster.store.scripts import BEGIN, RELEASE
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import Cluster, wait_until
 from tests.proxy import Proxy
+
+# In the short form: redis/test_begins.py, conformance/test_faults.py and properties/test_admission_walk.py hold each
+# step of a begin.
+pytestmark = pytest.mark.full
 
 APP = """
     from kiqcluster import job, limits

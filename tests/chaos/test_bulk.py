@@ -27,6 +27,10 @@ from tests.kit import ROOT, RedisServer, wait_until
 from tests.redis.web.site import CountingStore, Site
 from tests.stored_jobs import add_entries, job, push_payloads
 
+# In the short form: process/test_kiqctl_jobs.py kills a migration, redis/test_bulk_slices.py and
+# conformance/test_bulk_scripts.py hold each step.
+pytestmark = pytest.mark.full
+
 ENTRIES = sized(20_000, 1_000_000)
 KILLS = sized(2, 5)  # of processes that work on it
 MEANT = ENTRIES // 2

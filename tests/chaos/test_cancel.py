@@ -42,6 +42,9 @@ from tests.kit import PAUSE, ROOT, Cluster, freeze, is_alive, wait_until
 from tests.proxy import Proxy
 from tests.stage import pid_of
 
+# In the short form: process/test_cancel.py, redis/test_cancellation.py, redis/test_heartbeat.py.
+pytestmark = pytest.mark.full
+
 JOBS, JOBS_OF_A_STEP = sized((400, 30), (8_000, 40))
 CANCELLED_SHARE = 0.4
 CANCELLERS = sized(2, 3)  # processes, each with two threads

@@ -9,10 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from kiqcluster.api import CronSet
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, Cluster, is_alive, wait_until
+
+# In the short form: properties/test_cron_walk.py, process/test_cron.py.
+pytestmark = pytest.mark.full
 
 SECONDS, ENTRIES = sized((6, 20), (100, 100))
 ATTACK_SECONDS = 0.3  # between two attacks

@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from kiqcluster.api import LockSet
 from tests.apps.deduplicated import recount
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, wait_until
+
+# In the short form: process/test_deduplication.py kills and freezes holders, properties/test_deduplication.py.
+pytestmark = pytest.mark.full
 
 KILLS = sized(6, 300)
 KEYS = [f"key{number}" for number in range(4)]

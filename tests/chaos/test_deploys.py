@@ -24,6 +24,9 @@ from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, ROOT, Cluster, RedisServer, is_alive, require, wait_until
 from tests.proxy import Proxy
 
+# In the short form: process/test_deploys.py, process/test_deploy_outage.py, deploy/test_release.py.
+pytestmark = pytest.mark.full
+
 ROUNDS = sized(1, 50)
 LEASE_SECONDS = 30.0  # longer than a release takes here, also on a machine that has other things to do
 DEPLOY_TIMEOUT_SECONDS = 180.0  # that a deploy may take

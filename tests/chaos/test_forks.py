@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kiqcluster.application.registry import Registry, using_registry
 from tests.chaos.scale import FULL, sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import wait_until
 from tests.proc import children
+
+# In the short form: process/test_forks.py.
+pytestmark = pytest.mark.full
 
 with using_registry(Registry()):  # some of its jobs are named like those of other applications
     from tests.apps.forks import WAYS

@@ -6,11 +6,16 @@ import os
 import re
 import signal
 
+import pytest
+
 from kiqcluster.store import Store
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import freeze, wait_until
 from tests.stage import Jobs, pid_of
+
+# In the short form: process/test_sweep.py and process/test_limits.py freeze a process, properties/test_rules.py.
+pytestmark = pytest.mark.full
 
 ROUNDS = sized(1, 20)
 RECOVER_AFTER = "2"  # seconds; silence_timeout is off, for a supervisor would kill what is frozen

@@ -13,6 +13,9 @@ from tests.chaos.test_frozen import JOBS_BEHIND, RECOVER_AFTER, held_by
 from tests.kit import freeze, wait_until
 from tests.stage import pid_of
 
+# In the short form: process/test_sweep.py freezes a process, properties/test_fleet.py one with units ahead.
+pytestmark = pytest.mark.full
+
 ROUNDS = sized(1, 10)
 THREADS = 4  # of each process
 JOBS = 10_000  # that do nothing, for each stop: enough to be in the middle of them

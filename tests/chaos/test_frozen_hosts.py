@@ -9,10 +9,15 @@ import os
 import signal
 import time
 
+import pytest
+
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import Cluster, freeze, wait_until
 from tests.proc import children
+
+# In the short form: properties/test_rules.py and test_exhaustive.py freeze hosts.
+pytestmark = pytest.mark.full
 
 ROUNDS = sized(1, 10)
 FREEZE_SECONDS = sized(4.5, 50.0)

@@ -15,11 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from kiqcluster.api import Queue
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, freeze, wait_until
 from tests.stage import pid_of
+
+# In the short form: properties/test_hand_lists.py, process/test_idle.py.
+pytestmark = pytest.mark.full
 
 ATTACKS = sized(12, 300)
 ENVIRON = {"KIQ_SILENCE_TIMEOUT": "0", "KIQ_RECOVER_AFTER": "2"}

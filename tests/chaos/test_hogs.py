@@ -13,10 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kiqcluster.sidekiq import ruby_json
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import wait_until
+
+# In the short form: process/test_exhaustion.py, process/test_poison.py.
+pytestmark = pytest.mark.full
 
 APPLICATION = "tests.apps.chaos_hogs"
 THREADS = 6

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.interop.bad_input import CASES, Case, marked
 from tests.kit import wait_until
+
+# In the short form: interop/test_bad_input.py, process/test_typed_arguments.py.
+pytestmark = pytest.mark.full
 
 JOBS = sized(1_000, 20_000)
 ONE_IN = 50

@@ -22,6 +22,9 @@ from tests.chaos.stage import ChaosStage
 from tests.kit import ROOT, wait_until
 from tests.proxy import Proxy
 
+# In the short form: redis/test_bulk.py.
+pytestmark = pytest.mark.full
+
 HUGE_JOBS, HUGE = sized((60, 2_000_000), (40, 20_000_000))  # how many, and characters in an argument of each
 MAX_PUSH_MEMORY_FACTOR = 2.5  # of the payloads' bytes that a push may take in memory
 SPARE_BYTES = 30_000_000  # and besides

@@ -14,6 +14,9 @@ from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, is_alive, wait_until
 
+# In the short form: process/test_iterable.py kills the process of an iterable job.
+pytestmark = pytest.mark.full
+
 JOBS, ITEMS = sized((4, 150), (40, 1_500))
 KILL_INTERVAL_SECONDS = 0.6
 MOST_AGAIN = 3 * round(0.2 / SECONDS_OF_A_STEP)  # items of one run since its last save, which may have been slow

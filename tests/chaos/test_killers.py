@@ -7,6 +7,9 @@ import pytest
 from tests.chaos.stage import ChaosStage
 from tests.kit import wait_until
 
+# In the short form: process/test_poison.py, process/test_interruptions.py.
+pytestmark = pytest.mark.full
+
 NEIGHBOURS = 99  # that may be reserved with a killer
 MAX_NEIGHBOUR_MS = 50  # that a neighbour takes
 KILL_DELAY_MS = 25  # after which a killer kills, so that some neighbours run beside it
@@ -42,7 +45,6 @@ def test_a_job_that_kills_its_process_is_buried_and_all_others_complete(stage: C
     assert f"{MAX_DEATHS} processes died" in buried["error_message"]
 
 
-@pytest.mark.full
 def test_many_killers_at_once_are_buried_and_hardly_anybody_with_them(stage: ChaosStage) -> None:
     """Until a killer has killed twice nobody knows it: who runs beside three new ones is buried too."""
     killers, others = [], []

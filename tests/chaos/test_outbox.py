@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import psutil
+import pytest
 import sqlalchemy as sql
 
 from kiqcluster.api import DeadSet, RetrySet
@@ -18,6 +19,9 @@ from kiqcluster.contrib.sqlalchemy import metadata
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, ROOT, Cluster, is_alive, wait_until
+
+# In the short form: process/test_outbox.py kills a relay at each step.
+pytestmark = pytest.mark.full
 
 ORDERS = sized(300, 10_000)
 KILL_INTERVAL_SECONDS = 0.3

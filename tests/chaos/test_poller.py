@@ -20,6 +20,9 @@ from tests.chaos.stage import ChaosStage
 from tests.interop.programs import RubyServer
 from tests.kit import PAUSE, is_alive, wait_until
 
+# In the short form: redis/test_poller.py, interop/test_pollers.py.
+pytestmark = pytest.mark.full
+
 DUE_JOBS = sized(10_000, 100_000)
 CHUNK_JOBS = 1_000
 OFTEN = {"app": "tests.apps.chaos_pollers", "KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.05"}

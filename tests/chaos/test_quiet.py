@@ -7,11 +7,16 @@ import signal
 import time
 from statistics import median
 
+import pytest
+
 from kiqcluster.store import Store
 from tests.chaos.ledger import Ledger
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import wait_until
+
+# In the short form: redis/test_fetch.py, process/test_quiet_lease.py, process/test_deploys.py.
+pytestmark = pytest.mark.full
 
 THREADS = 4
 STAGE = "stage"  # a queue that nobody serves

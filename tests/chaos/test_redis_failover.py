@@ -20,6 +20,9 @@ from tests.kit import wait_until
 from tests.sentinel import SentinelGroup
 from tests.stage import Jobs
 
+# In the short form: redis/test_replicas.py, redis/test_sentinel.py, process/test_redis_cluster.py.
+pytestmark = pytest.mark.full
+
 EXCHANGES = sized(3, 20)
 UNREPLICATED_PUSHES = 100  # pushes that are acknowledged while the replica does not follow
 UNREPLICATED_SECONDS = 1.0  # before it fell behind in which outcomes may not have reached it either; generous
@@ -94,7 +97,6 @@ def unexplained_repeats(audit: Audit, windows: Sequence[tuple[float, float]]) ->
     return [jid for jid, ends in audit.repeated.items() if not all(map(is_explained, ends[:-1]))]
 
 
-@pytest.mark.full
 def test_an_exchange_of_roles_loses_nothing_that_was_confirmed(stage: ChaosStage) -> None:
     with SentinelGroup() as group, ExitStack() as pushing:
         for server in group.servers:

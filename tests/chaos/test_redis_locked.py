@@ -6,6 +6,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from kiqcluster.store import Store
 from tests.chaos.pusher import Pusher
 from tests.chaos.scale import sized
@@ -15,6 +17,9 @@ from tests.kit import wait_until
 from tests.sentinel import SentinelGroup
 from tests.stage import Jobs
 from tests.tls import Locks
+
+# In the short form: redis/test_tls.py, redis/test_sentinel.py.
+pytestmark = pytest.mark.full
 
 EXCHANGES = sized(0, 10)  # before the primary dies
 

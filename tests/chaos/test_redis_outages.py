@@ -15,6 +15,9 @@ from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, free_port, wait_until
 from tests.proxy import Proxy
 
+# In the short form: process/test_outage.py, process/test_idle.py.
+pytestmark = pytest.mark.full
+
 RESTARTS = sized(2, 40)
 RECOVER_AFTER_SECONDS = sized(2.5, 10.0)  # silence_timeout is off, for it has to be less
 OUTAGE_SECONDS = 1.2 * RECOVER_AFTER_SECONDS

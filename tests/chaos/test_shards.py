@@ -19,6 +19,9 @@ from tests.kit import PAUSE, Cluster, RedisServer, wait_until
 from tests.proxy import Proxy
 from tests.stage import Jobs
 
+# In the short form: process/test_shards.py kills and freezes in a shard.
+pytestmark = pytest.mark.full
+
 ROUNDS = sized(3, 120)
 KILLS_PER_ROUND = sized(1, 3)
 JOBS_PER_ROUND = sized(12, 60)  # of each class

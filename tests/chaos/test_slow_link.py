@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import wait_until
 from tests.proxy import Proxy
+
+# In the short form: redis/test_slow_link.py.
+pytestmark = pytest.mark.full
 
 BYTES_PER_SECOND = sized(4_000_000, 1_000_000)  # bytes per second in each direction
 LARGE_JOBS, LARGE_JOB_CHARACTERS = sized(3, 20), sized(3_000_000, 20_000_000)  # characters of an argument

@@ -6,6 +6,8 @@ import os
 import signal
 from collections import Counter
 
+import pytest
+
 from kiqcluster.api import RetrySet
 from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup, using_setup
@@ -14,6 +16,9 @@ from tests.apps.tasks import DEAD_EVERY, FAILED_EVERY, completed, died, handle_r
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, Cluster, is_alive, wait_until
+
+# In the short form: process/test_tasks.py kills a creator, properties/test_capacity_walk.py.
+pytestmark = pytest.mark.full
 
 ROWS, MOST_KILLS = sized((400, 8), (10_000, 10_000))
 KILL_INTERVAL_SECONDS = 0.3

@@ -1,4 +1,7 @@
-"""The benchmarks run, and say what they could not run; what they measure is not judged here."""
+"""The benchmarks run, and say what they could not run; what they measure is not judged here.
+
+The short form has one scenario, and one that lacks a program; they share all but their jobs.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,7 @@ def test_a_peer_that_is_not_installed_is_said_and_the_others_are_measured(tmp_pa
     assert "\n| kiqcluster | " in done.stdout
 
 
+@pytest.mark.full
 def test_jobs_of_a_task_are_measured_beside_plain_ones() -> None:
     done = bench("tasks", "--quick", "--peers", "kiqcluster")
 
@@ -49,6 +53,7 @@ def test_jobs_of_a_task_are_measured_beside_plain_ones() -> None:
     assert "not run" not in done.stdout.partition("## Versions")[0]
 
 
+@pytest.mark.full
 def test_a_poll_of_cron_entries_enqueues_a_job_of_each() -> None:
     done = bench("cron", "--quick", "--peers", "kiqcluster")
 
@@ -57,6 +62,7 @@ def test_a_poll_of_cron_entries_enqueues_a_job_of_each() -> None:
     assert "not run" not in done.stdout.partition("## Versions")[0]
 
 
+@pytest.mark.full
 def test_an_export_in_parts_writes_the_file_that_one_program_writes() -> None:
     done = bench("export", "--quick")
 
@@ -65,6 +71,7 @@ def test_an_export_in_parts_writes_the_file_that_one_program_writes() -> None:
     assert "not run" not in done.stdout.partition("## Versions")[0]
 
 
+@pytest.mark.full
 def test_pages_are_called_in_their_own_process() -> None:
     done = bench("web", "--quick", "--peers", "kiqcluster")
 
@@ -73,6 +80,7 @@ def test_pages_are_called_in_their_own_process() -> None:
     assert "not run" not in done.stdout.partition("## Versions")[0]
 
 
+@pytest.mark.full
 def test_typed_arguments_are_measured_beside_those_without_types() -> None:
     done = bench("typed", "--quick")
 
@@ -94,6 +102,7 @@ def test_what_preload_saves_is_a_table_with_and_without_it() -> None:
     assert rows == [f"| {option}, {state}" for option in ("without", "--preload") for state in states]
 
 
+@pytest.mark.full
 def test_jobs_that_compute_are_measured_in_threads_and_in_processes() -> None:
     done = bench("cpu", "--quick")
 

@@ -31,7 +31,15 @@ TESTS = Path(__file__).resolve().parents[1]
 CORES = min(max(os.cpu_count() or 2, 2), 8)
 COMPUTING = CORES  # processes that compute
 PROCESSES = 4 * CORES  # all of them
-COMPUTES = {"conformance", "migration", "properties", "redis", "typing", "unit"}  # folders whose tests seldom wait
+COMPUTES = {
+    "ci",
+    "conformance",
+    "migration",
+    "properties",
+    "redis",
+    "typing",
+    "unit",
+}  # folders whose tests seldom wait
 DURATIONS = Path(__file__).with_name("durations.toml")
 RECORDED_FROM_SECONDS = 2.0  # that a file takes
 UNRECORDED_SECONDS = 1.0  # of a file that durations.toml does not name

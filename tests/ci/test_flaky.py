@@ -10,7 +10,7 @@ import pytest
 from tests.ci import flaky
 
 TODAY = date(2026, 2, 14)
-ENTRY = {"test": "tests/unit/ci/test_flaky.py::test_a", "date": TODAY, "message": "assert 1 < 1", "guess": "none"}
+ENTRY = {"test": "tests/ci/test_flaky.py::test_a", "date": TODAY, "message": "assert 1 < 1", "guess": "none"}
 
 
 def test_the_list_is_short_and_young() -> None:

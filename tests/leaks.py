@@ -17,6 +17,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -157,8 +158,8 @@ class Leaks:
             pid = pids.get(ports[client])
             if pid == os.getpid() or (pid is not None and self._is_kept(pid)):
                 self._kept_clients.add(client)
-            elif self._store.call("CLIENT", "LIST", "ID", client):  # else it went away meanwhile
-                strange[client] = "an unknown process" if pid is None else f"the process {_described(pid)}"
+            elif pid is not None:  # else it is closed, and Redis will notice
+                strange[client] = f"the process {_described(pid)}"
         return strange
 
     def _is_kept(self, pid: int) -> bool:
@@ -198,12 +199,9 @@ class Leaks:
 
 def _settled(look: Callable[[], Any]) -> Any:
     """Return what a look finds, once that is nothing, or has not become nothing within SETTLE_SECONDS."""
-    found = look()
-    for _ in range(round(SETTLE_SECONDS / LOOK_SECONDS)):
-        if not found:
-            break
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while (found := look()) and time.monotonic() < deadline:
         PAUSE.wait(LOOK_SECONDS)
-        found = look()
     return found
 
 

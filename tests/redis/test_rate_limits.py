@@ -134,6 +134,7 @@ def test_after_a_limit_became_smaller_promised_starts_get_other_times(store: Sto
         assert second - first == pytest.approx(0.2, abs=MARGIN_SECONDS)
 
 
+@pytest.mark.quiet
 def test_a_random_walk_of_promises_serves_everybody_nearly_in_order(store: Store) -> None:
     """Who is refused comes back at the promised time; it neither comes often in vain, nor does it fall far behind."""
     limit = limits.sliding_window(3, 0.3)

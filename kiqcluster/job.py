@@ -34,9 +34,9 @@ from kiqcluster.client.chains import Chain, HasPerform, Link, Next
 from kiqcluster.client.client import Client
 from kiqcluster.client.handle import Handle
 from kiqcluster.client.router import options_of, queue_of
-from kiqcluster.errors import InvalidPush, JobDefinitionError
+from kiqcluster.errors import JobDefinitionError
 from kiqcluster.process.clock import SystemClock
-from kiqcluster.process.durations import due_at
+from kiqcluster.process.durations import delay_of, scheduled_at
 from kiqcluster.process.job_context import CURRENT_JOB, INLINE_JOB
 from kiqcluster.process.runtime import Run, current_setup
 from kiqcluster.process.service import run_coroutine
@@ -54,7 +54,6 @@ R_ = TypeVar("R_")
 S = TypeVar("S")
 
 
-MAX_DELAY_SECONDS = 1e9  # 31 years; a larger number is an epoch second
 RESERVED_NAMES = frozenset(
     {
         "queue",
@@ -150,11 +149,14 @@ class Enqueuer(Link[P, R]):
 
     def perform_in(self, delay: float | timedelta, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """Enqueue the job to run after a delay, in seconds or as a timedelta."""
-        return self._enqueue(args, kwargs, delay if isinstance(delay, timedelta) else _seconds(delay))
+        return self._enqueue(args, kwargs, delay_of(delay))
 
     def perform_at(self, when: float | datetime, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
-        """Enqueue the job to run at an epoch second or an aware datetime; at once when that is past."""
-        return self._enqueue(args, kwargs, due_at(when, 0.0))
+        """Enqueue the job to run at an epoch second or an aware datetime; at once when that is past.
+
+        A number below 10⁹, which to Sidekiq is a delay, raises InvalidPush.
+        """
+        return self._enqueue(args, kwargs, scheduled_at(when, 0.0))
 
     def perform_bulk(self, argument_lists: Iterable[Sequence[Any]]) -> list[Jid | None]:
         """Enqueue a job per list of arguments; return jids in order.  One round trip per 1 000 jobs.
@@ -423,14 +425,3 @@ def _hook(cls: type[Any], name: str) -> Callable[..., Any]:
 
     hook.__name__ = f"{cls.__qualname__}.{name}"  # error handlers receive it
     return hook
-
-
-def _seconds(delay: float) -> timedelta:
-    if isinstance(delay, bool) or not isinstance(delay, int | float) or delay - delay != 0:
-        raise InvalidPush(f"{delay!r} is not a delay; pass seconds or a timedelta")
-    if delay >= MAX_DELAY_SECONDS:
-        raise InvalidPush(f"{delay!r} is not a delay but a point in time; pass seconds from now, or call perform_at")
-    try:
-        return timedelta(seconds=delay)
-    except OverflowError as error:
-        raise InvalidPush("a delay of more than a billion days is taken for a mistake; pass seconds") from error

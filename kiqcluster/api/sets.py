@@ -17,7 +17,7 @@ from kiqcluster.client.reenqueue import DEFAULT_QUEUE, added, retried
 from kiqcluster.errors import JobKilled, RedisRefused, ReplyLost, StoreError, UsageError
 from kiqcluster.features.chains import DELETED, told_of_dropped, told_of_killed
 from kiqcluster.process.clock import Clock
-from kiqcluster.process.durations import due_at
+from kiqcluster.process.durations import scheduled_at
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import check_queue_name
@@ -212,7 +212,7 @@ class JobSet:
 
         Returns how many were still there.  One round trip per 500.  Raises InvalidPush for what is not a valid time.
         """
-        score = repr(due_at(at, self._clock.now())).encode()
+        score = repr(scheduled_at(at, self._clock.now())).encode()
         return self._apply(entries, lambda entry, _: Move(entry.raw, "defer", "", score))
 
     def move(self, entries: Iterable[SortedEntry], to: str) -> int:

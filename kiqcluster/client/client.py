@@ -39,7 +39,7 @@ from kiqcluster.features.stacks import current_stacks
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.config import MIN_LIMITED_BYTES
 from kiqcluster.process.delivery import ASIDE, VIA, Ready
-from kiqcluster.process.durations import due_at
+from kiqcluster.process.durations import due_at, scheduled_at
 from kiqcluster.process.runtime import Push, Setup, current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import unwrapped
@@ -396,7 +396,7 @@ def _replicas(definition: Definition | None, wanted: int | None) -> int:
 
 def _due(at: Any, now: float) -> float | None:
     """Return the epoch second at which a job is due, or None for at once."""
-    due = due_at(at, now)
+    due = scheduled_at(at, now)
     return due if due > now else None
 
 

@@ -1,4 +1,8 @@
-"""Durations as people write them (90, 90s, 15m, 1h30m), and the times for which callers schedule jobs.  Pure."""
+"""Durations as people write them (90, 90s, 15m, 1h30m), and the times for which callers schedule jobs.  Pure.
+
+A number below 10⁹ is a delay in seconds, a larger one an epoch second, as to Sidekiq; but it is never taken for the
+other one of the two: `delay_of` refuses epoch seconds, `scheduled_at` delays.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,10 @@ from datetime import datetime, timedelta
 from kiqcluster.errors import InvalidPush
 from kiqcluster.sidekiq.payload import MAX_EPOCH_SECONDS
 
-__all__ = ["MAX_DURATION_SECONDS", "due_at", "parse_duration", "show_duration"]
+__all__ = ["MAX_DURATION_SECONDS", "delay_of", "due_at", "parse_duration", "scheduled_at", "show_duration"]
 
 MAX_DURATION_SECONDS = 1e8  # three years; a longer one is a mistake
+MIN_EPOCH_SECONDS = 1e9  # September 2001; as a delay, 31 years (sidekiq job.rb)
 UNIT_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 UNITS_PER_SECOND = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}  # … in a second
 DURATION_PATTERN = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+(?:\.[0-9]+)?)s)?")
@@ -39,6 +44,31 @@ def show_duration(seconds: float) -> str:
         if count:
             parts.append(f"{count}{name}")
     return " ".join(parts[:2]) or "0s"
+
+
+def delay_of(delay: float | timedelta) -> timedelta:
+    """Return a delay in seconds as a timedelta.  Raises InvalidPush for what is none, such as an epoch second."""
+    if isinstance(delay, timedelta):
+        return delay
+    if isinstance(delay, bool) or not isinstance(delay, int | float) or delay - delay != 0:
+        raise InvalidPush(f"{delay!r} is not a delay; pass seconds or a timedelta")
+    if delay >= MIN_EPOCH_SECONDS:
+        raise InvalidPush(f"{delay!r} is not a delay but a point in time; pass seconds from now, or call perform_at")
+    try:
+        return timedelta(seconds=delay)
+    except OverflowError as error:
+        raise InvalidPush("a delay of more than a billion days is taken for a mistake; pass seconds") from error
+
+
+def scheduled_at(when: float | timedelta | datetime, now: float) -> float:
+    """Return `due_at` of a time that a caller gives.  Raises InvalidPush as that does, and for a number below 10⁹."""
+    due = due_at(when, now)
+    if due < MIN_EPOCH_SECONDS and not isinstance(when, timedelta | datetime):
+        raise InvalidPush(
+            f"{when!r} is not a point in time but a delay; pass an epoch second or an aware datetime, or for a delay a "
+            "timedelta (perform_in takes seconds)"
+        )
+    return due
 
 
 def due_at(when: float | timedelta | datetime, now: float) -> float:

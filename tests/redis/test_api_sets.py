@@ -470,7 +470,7 @@ class TestReschedule:
             (NOW + 60, NOW + 60),
             (timedelta(hours=1), NOW + 3_600),
             (datetime(2027, 1, 1, tzinfo=UTC), 1_798_761_600.0),
-            (5, 5.0),
+            (1_000_000_000, 1e9),
         ],
     )
     def test_an_entry_gets_another_time_and_keeps_its_bytes(

@@ -11,6 +11,7 @@ import pytest
 
 from kiqcluster.application.options import OPTIONS, JobOptions, PushOptions
 from kiqcluster.application.registry import Registry
+from kiqcluster.client.client import Client
 from kiqcluster.errors import InvalidArguments, InvalidPush, JobDefinitionError
 from kiqcluster.job import DISCARD, KILL, RESERVED_NAMES, Job, job
 from kiqcluster.process.runtime import Push, Run, Setup
@@ -699,10 +700,18 @@ class TestVerbs:
 
         for delay in (0, -5, timedelta(seconds=-5)):
             assert declare().perform_in(delay) is None  # type: ignore[misc]
-        for when in (0, 1_000.5, datetime(2020, 1, 1, tzinfo=UTC)):
+        for when in (1e9, 1_600_000_000.5, datetime(2020, 1, 1, tzinfo=UTC)):
             assert declare().perform_at(when) is None  # type: ignore[misc]
 
         assert times == [None] * 6
+
+    @pytest.mark.parametrize("when", [60, 0, -5, 999_999_999.9])
+    def test_a_delay_in_the_place_of_a_time_is_refused(self, setup: Setup, when: float) -> None:
+        """In Sidekiq, perform_at(60) is a job in 60 s; here it would run at once."""
+        with pytest.raises(InvalidPush, match="perform_in"):
+            declare().perform_at(when)  # type: ignore[misc]
+        with pytest.raises(InvalidPush, match="perform_in"):
+            Client().push({"class": "Mail", "args": [], "at": when})
 
     def test_seconds_and_timedelta_and_moments_are_epoch_seconds_to_links(self, setup: Setup) -> None:
         times: list[float | None] = []

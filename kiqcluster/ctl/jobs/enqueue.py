@@ -18,7 +18,7 @@ from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, Output, json
 from kiqcluster.ctl.text.tables import iso_time, pluralize
 from kiqcluster.errors import ExitCode, InvalidArguments, InvalidPush, UsageError
 from kiqcluster.process.clock import SystemClock
-from kiqcluster.process.durations import due_at
+from kiqcluster.process.durations import scheduled_at
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import WRAPPER, enveloped
 from kiqcluster.sidekiq.payload import Jid
@@ -68,7 +68,7 @@ class Time(click.ParamType):  # type: ignore[type-arg]  # generic in newer versi
 
     def _due(self, at: float | datetime, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            return due_at(at, 0.0)
+            return scheduled_at(at, 0.0)
         except InvalidPush as error:
             self.fail(str(error), param, ctx)
 

@@ -166,7 +166,7 @@ class TestItems:
     def test_bulk_jobs_have_jids_and_times_of_their_own(self, pushes: list[Push]) -> None:
         future = NOW + 10**9
 
-        stopped = Client().push_bulk({"class": "X", "args": [[1], [2], [3]], "at": [future, 5.0, future + 1]})
+        stopped = Client().push_bulk({"class": "X", "args": [[1], [2], [3]], "at": [future, 1e9, future + 1]})
 
         assert stopped == [None, None, None]
         assert [each.payload["args"] for each in pushes] == [[1], [2], [3]]
@@ -235,7 +235,7 @@ class TestItems:
 
     def test_a_time_that_is_none_is_named_with_its_entry(self, pushes: list[Push]) -> None:
         with pytest.raises(InvalidPush, match="entry 1: "):
-            Client().push_bulk({"class": "X", "args": [[1], [2]], "at": [1.0, "tomorrow"]})
+            Client().push_bulk({"class": "X", "args": [[1], [2]], "at": [1e9, "tomorrow"]})
 
     @pytest.mark.parametrize("value", [float("inf"), float("nan"), [float("-inf")], {"a": "\ud800"}])
     def test_a_key_that_would_become_another_value_is_refused(self, setup: Setup, value: Any) -> None:

@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import copy
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, ClassVar, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
 from kiqcluster.application.definitions import check_function, define, wire_name_of
 from kiqcluster.application.options import (
@@ -30,7 +30,7 @@ from kiqcluster.application.options import (
 )
 from kiqcluster.application.registry import Definition
 from kiqcluster.client.async_writes import aenqueue, aenqueue_bulk
-from kiqcluster.client.chains import Chain, HasPerform, Link, Next
+from kiqcluster.client.chains import AsyncNext, Chain, HasPerform, Link, Next
 from kiqcluster.client.client import Client
 from kiqcluster.client.handle import Handle
 from kiqcluster.client.router import options_of, queue_of
@@ -45,7 +45,7 @@ from kiqcluster.sidekiq.outcome import DISCARD, KILL, Outcome
 from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.sidekiq.ruby_json import JSON
 
-__all__ = ["DISCARD", "KILL", "Enqueuer", "HasPerform", "Job", "JobFunction", "job"]
+__all__ = ["DISCARD", "KILL", "AsyncJobFunction", "Enqueuer", "HasPerform", "Job", "JobFunction", "job"]
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -237,53 +237,78 @@ class ResolvedQueue:
         return queue_of(owner.definition)
 
 
-class JobFunction(Enqueuer[P, R]):
-    """A function that is a job; calling it stays an ordinary call."""
+class _Function(Enqueuer[P, R]):
+    """A function that is a job, with its name and its documentation."""
 
-    def __init__(self, function: Callable[P, R], definition: Definition) -> None:
+    def __init__(self, function: Callable[P, Any], definition: Definition) -> None:
         super().__init__(definition, definition.options)
         self._function = function
         for name in ("__module__", "__name__", "__qualname__", "__doc__"):
             setattr(self, name, getattr(function, name))
         self.__wrapped__ = function
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._function(*args, **kwargs)
-
     def __repr__(self) -> str:
         return f"<job {self.definition.name}>"
 
 
+class JobFunction(_Function[P, R]):
+    """A function that is a job; calling it stays an ordinary call."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self._function(*args, **kwargs)
+        return result
+
+
+class AsyncJobFunction(_Function[P, R]):
+    """An `async def` that is a job; calling it gives a coroutine, and R is what awaiting that gives."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        coroutine: Coroutine[Any, Any, R] = self._function(*args, **kwargs)
+        return coroutine
+
+
+class MakesJob(Protocol):
+    """`@job(…)`: makes a function a job."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # the result of an `async def` is what awaiting it gives
+        self, function: Callable[P, Coroutine[Any, Any, R_]], /
+    ) -> AsyncJobFunction[P, R_]: ...
+    @overload
+    def __call__(self, function: Callable[P, R_], /) -> JobFunction[P, R_]: ...
+
+
+@overload
+def job(  # type: ignore[overload-overlap]  # as above
+    function: Callable[P, Coroutine[Any, Any, R_]], /
+) -> AsyncJobFunction[P, R_]: ...
 @overload
 def job(function: Callable[P, R_], /) -> JobFunction[P, R_]: ...
 @overload
+def job(*, name: str | None = None, namespace: str | None = None, **options: Unpack[JobOptions]) -> MakesJob: ...
 def job(
-    *, name: str | None = None, namespace: str | None = None, **options: Unpack[JobOptions]
-) -> Callable[[Callable[P, R_]], JobFunction[P, R_]]: ...
-def job(
-    function: Callable[P, R_] | None = None,
+    function: Callable[..., Any] | None = None,
     /,
     *,
     name: str | None = None,
     namespace: str | None = None,
     **options: Unpack[JobOptions],
-) -> JobFunction[P, R_] | Callable[[Callable[P, R_]], JobFunction[P, R_]]:
+) -> Any:
     """Make a function a job: `@job`, or `@job(queue="mailers")`.
 
     name: on the wire; default: the function's.  namespace: a prefix, so that two applications may have functions of one
     name: `Billing::welcome`.  options: see OPTIONS.  Raises JobDefinitionError.
     """
 
-    def decorate(function: Callable[P, R_]) -> JobFunction[P, R_]:
+    def decorate(function: Callable[..., Any]) -> JobFunction[..., Any] | AsyncJobFunction[..., Any]:
         if not inspect.isfunction(function):
             raise JobDefinitionError(
                 f"@job decorates a function; {function!r} is none (a class derives from Job instead)"
             )
         check_function(function, name)
         wire_name = wire_name_of(name, function.__name__, namespace)
-        return JobFunction(
-            function, define(wire_name, options, lambda: (None, function), inspect.signature(function), function)
-        )
+        definition = define(wire_name, options, lambda: (None, function), inspect.signature(function), function)
+        return (AsyncJobFunction if definition.is_async else JobFunction)(function, definition)
 
     return decorate if function is None else decorate(function)
 
@@ -337,15 +362,37 @@ class Job:
             cls,
         )
 
+    # Of each verb with a result the first form is that of classes with `async def perform`.
+
+    @overload
     @classmethod
-    def set(cls: type[HasPerform[P, R_]], **options: Unpack[PushOptions]) -> Enqueuer[P, R_]:
+    def set(cls: type[HasPerform[P, Coroutine[Any, Any, R_]]], **options: Unpack[PushOptions]) -> Enqueuer[P, R_]: ...
+    @overload
+    @classmethod
+    def set(cls: type[HasPerform[P, R_]], **options: Unpack[PushOptions]) -> Enqueuer[P, R_]: ...
+    @classmethod
+    def set(cls: type[HasPerform[P, Any]], **options: Unpack[PushOptions]) -> Enqueuer[P, Any]:
         """See Enqueuer.set."""
         return _enqueuer(cls).set(**options)
 
     @overload
     @classmethod
     def then(
+        cls: type[HasPerform[P, Coroutine[Any, Any, R_]]],
+        job: AsyncNext[R_, Q, S],
+        /,
+        *args: Q.args,
+        **kwargs: Q.kwargs,
+    ) -> Chain[P, S]: ...
+    @overload
+    @classmethod
+    def then(
         cls: type[HasPerform[P, Coroutine[Any, Any, R_]]], job: Next[R_, Q, S], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> Chain[P, S]: ...
+    @overload
+    @classmethod
+    def then(
+        cls: type[HasPerform[P, R_]], job: AsyncNext[R_, Q, S], /, *args: Q.args, **kwargs: Q.kwargs
     ) -> Chain[P, S]: ...
     @overload
     @classmethod
@@ -365,13 +412,29 @@ class Job:
         """See Enqueuer.perform_async."""
         return _enqueuer(cls).perform_async(*args, **kwargs)
 
+    @overload
     @classmethod
-    def enqueue(cls: type[HasPerform[P, R_]], *args: P.args, **kwargs: P.kwargs) -> Handle[R_] | None:
+    def enqueue(
+        cls: type[HasPerform[P, Coroutine[Any, Any, R_]]], *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[R_] | None: ...
+    @overload
+    @classmethod
+    def enqueue(cls: type[HasPerform[P, R_]], *args: P.args, **kwargs: P.kwargs) -> Handle[R_] | None: ...
+    @classmethod
+    def enqueue(cls: type[HasPerform[P, Any]], *args: P.args, **kwargs: P.kwargs) -> Handle[Any] | None:
         """See Enqueuer.enqueue."""
         return _enqueuer(cls).enqueue(*args, **kwargs)
 
+    @overload
     @classmethod
-    async def aenqueue(cls: type[HasPerform[P, R_]], *args: P.args, **kwargs: P.kwargs) -> Handle[R_] | None:
+    async def aenqueue(
+        cls: type[HasPerform[P, Coroutine[Any, Any, R_]]], *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[R_] | None: ...
+    @overload
+    @classmethod
+    async def aenqueue(cls: type[HasPerform[P, R_]], *args: P.args, **kwargs: P.kwargs) -> Handle[R_] | None: ...
+    @classmethod
+    async def aenqueue(cls: type[HasPerform[P, Any]], *args: P.args, **kwargs: P.kwargs) -> Handle[Any] | None:
         """See Enqueuer.aenqueue."""
         return await _enqueuer(cls).aenqueue(*args, **kwargs)
 
@@ -399,8 +462,16 @@ class Job:
         """See Enqueuer.perform_bulk."""
         return _enqueuer(cls).perform_bulk(argument_lists)
 
+    @overload
     @classmethod
-    def perform_inline(cls: type[HasPerform[P, R_]], *args: P.args, **kwargs: P.kwargs) -> R_ | None:
+    def perform_inline(
+        cls: type[HasPerform[P, Coroutine[Any, Any, R_]]], *args: P.args, **kwargs: P.kwargs
+    ) -> R_ | None: ...
+    @overload
+    @classmethod
+    def perform_inline(cls: type[HasPerform[P, R_]], *args: P.args, **kwargs: P.kwargs) -> R_ | None: ...
+    @classmethod
+    def perform_inline(cls: type[HasPerform[P, Any]], *args: P.args, **kwargs: P.kwargs) -> Any:
         """See Enqueuer.perform_inline."""
         return _enqueuer(cls).perform_inline(*args, **kwargs)
 

@@ -35,7 +35,7 @@ from kiqcluster.sidekiq.payload import ENCRYPT, Jid, Payload
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
 
-__all__ = ["MAX_CHAIN_BYTES", "MAX_JOBS", "Chain", "HasPerform", "Link", "Next"]
+__all__ = ["MAX_CHAIN_BYTES", "MAX_JOBS", "AsyncNext", "Chain", "HasPerform", "Link", "Next"]
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -56,7 +56,10 @@ class HasPerform(Protocol[P, R]):
 
 
 class Link(Generic[P, R]):
-    """What can begin and continue a chain: a job with its options (job.Enqueuer)."""
+    """A job that can begin or continue a chain, with its options (job.Enqueuer).
+
+    R: the result, which for an async job is what awaiting it gives.
+    """
 
     definition: Definition
 
@@ -85,9 +88,7 @@ class Link(Generic[P, R]):
         raise NotImplementedError
 
     @overload
-    def then(
-        self: Link[P, Coroutine[Any, Any, R_]], job: Next[R_, Q, S], /, *args: Q.args, **kwargs: Q.kwargs
-    ) -> Chain[P, S]: ...
+    def then(self: Link[P, R_], job: AsyncNext[R_, Q, S], /, *args: Q.args, **kwargs: Q.kwargs) -> Chain[P, S]: ...
     @overload
     def then(self: Link[P, R_], job: Next[R_, Q, S], /, *args: Q.args, **kwargs: Q.kwargs) -> Chain[P, S]: ...
     @overload
@@ -97,7 +98,9 @@ class Link(Generic[P, R]):
         return Chain(self).then(job, *args, **kwargs)
 
 
-Next = Link[Concatenate[R_, Q], S] | type[HasPerform[Concatenate[R_, Q], S]]  # takes what a job before it returns
+# A job that takes what the job before it returns; a class with `async def perform`.
+Next = Link[Concatenate[R_, Q], S] | type[HasPerform[Concatenate[R_, Q], S]]
+AsyncNext = type[HasPerform[Concatenate[R_, Q], Coroutine[Any, Any, S]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +142,7 @@ class Chain(Generic[P, R]):
         return f"<chain {' → '.join(names)}>"
 
     @overload
-    def then(
-        self: Chain[P, Coroutine[Any, Any, R_]], job: Next[R_, Q, S], /, *args: Q.args, **kwargs: Q.kwargs
-    ) -> Chain[P, S]: ...
+    def then(self: Chain[P, R_], job: AsyncNext[R_, Q, S], /, *args: Q.args, **kwargs: Q.kwargs) -> Chain[P, S]: ...
     @overload
     def then(self: Chain[P, R_], job: Next[R_, Q, S], /, *args: Q.args, **kwargs: Q.kwargs) -> Chain[P, S]: ...
     @overload

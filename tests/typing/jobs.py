@@ -285,6 +285,21 @@ def measure(text: str) -> int:
     return 1
 
 
+class Lookup(Job):
+    async def perform(self, url: str) -> bytes:
+        return b""
+
+
+class Scale(Job):
+    async def perform(self, data: bytes, width: int) -> str:
+        return ""
+
+
+@job(result_ttl=3600)
+async def ascale(data: bytes, width: int) -> str:
+    return ""
+
+
 class Publish(Job):
     def perform(self, name: str, times: int = 1) -> None: ...
 
@@ -312,3 +327,35 @@ def wrong_chains() -> None:
     Fetch.then(Publish)  # type: ignore[call-overload]
     download.then(resize, 80).then(download.set(queue="low")).enqueue(1)  # type: ignore[arg-type]
     download.then(resize, 80).enqueue(b"a.png")  # type: ignore[arg-type]
+
+
+async def async_jobs() -> None:
+    """Both forms have the result that awaiting gives; a call of the function is a coroutine still."""
+    assert_type(await adownload("a.png"), bytes)
+    assert_type(await ascale(b"", 80), str)
+    assert_type(adownload.enqueue("a.png"), Handle[bytes] | None)
+    assert_type(await adownload.aenqueue("a.png"), Handle[bytes] | None)
+    assert_type(ascale.set(queue="low").enqueue(b"", width=80), Handle[str] | None)
+    assert_type(adownload.perform_inline("a.png"), bytes | None)
+    assert_type(Lookup.enqueue("a.png"), Handle[bytes] | None)
+    assert_type(await Lookup.aenqueue("a.png"), Handle[bytes] | None)
+    assert_type(Lookup.perform_inline("a.png"), bytes | None)
+    assert_type(Lookup.set(queue="low").enqueue("a.png"), Handle[bytes] | None)
+    assert_type(RenewLater.enqueue(shop=7), Handle[None] | None)
+    handle = Lookup.enqueue("a.png")
+    if handle is not None:
+        assert_type(handle.result(3), bytes)
+        assert_type(await handle.aresult(3), bytes)
+    Lookup.enqueue(7)  # type: ignore[call-overload]
+    adownload.enqueue(7)  # type: ignore[arg-type]
+
+
+def async_chains() -> None:
+    assert_type(Lookup.then(Scale, 80).enqueue("a.png"), Handle[str] | None)
+    assert_type(Lookup.then(resize, 80).then(measure).enqueue("a.png"), Handle[int] | None)
+    assert_type(Fetch.then(Scale, width=80).enqueue("a.png"), Handle[str] | None)
+    assert_type(Fetch.then(ascale, 80).enqueue("a.png"), Handle[str] | None)
+    assert_type(adownload.then(ascale, 80).then(Publish).enqueue("a.png"), Handle[None] | None)
+    assert_type(download.then(Scale, 80).then(measure).perform_inline("a.png"), int | None)
+    Lookup.then(measure)  # type: ignore[call-overload]
+    adownload.then(Scale, "80")  # type: ignore[call-overload]

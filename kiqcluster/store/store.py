@@ -28,6 +28,8 @@ from kiqcluster.store.wire import NO_CLUSTER, Command, ErrorReply, Reply, WrongT
 __all__ = ["Store", "risks", "scan"]
 
 DEFAULT_TIMEOUT_SECONDS = 5.0  # without a byte in either direction, or to connect
+# A process closes the connections that only its largest burst needed, as others are given back after use.
+IDLE_SECONDS, MAX_CLOSED_AT_ONCE = 20.0, 8
 PROBE = "#!lua flags=no-writes,allow-oom\nreturn redis.sha1hex('')"  # flags of scripts came with Redis 7.0
 REQUIRED_COMMANDS = ("BLMOVE", "LMOVE", "SMISMEMBER")  # other servers may lack them
 
@@ -45,7 +47,13 @@ class Loan:
         return self._connection
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._home.append(self._connection)
+        home, connection = self._home, self._connection
+        home.append(connection)
+        try:
+            if home[0].used_at < (since := connection.used_at - IDLE_SECONDS):
+                _close_unused(home, since, MAX_CLOSED_AT_ONCE)
+        except IndexError:  # other threads have taken them
+            return
 
 
 class Store:
@@ -176,22 +184,28 @@ class Store:
 
         The store lends the connection used last first, so connections that only a peak needed stay unused.
         """
-        unused_since = monotonic() - seconds
-        for _ in range(len(self._free)):
-            try:
-                connection = self._free.popleft()
-            except IndexError:  # other threads took the rest
-                return
-            if connection.used_at > unused_since:
-                self._free.appendleft(connection)
-                return
-            connection.close()
+        _close_unused(self._free, monotonic() - seconds, len(self._free))
 
     def close(self) -> None:
         """Close all unused connections."""
         with suppress(IndexError):  # there is none, also when another thread has taken the last
             while True:
                 self._free.pop().close()
+
+
+def _close_unused(free: deque[Connection], since: float, most: int) -> None:
+    """Close free connections that were unused since then, those first that have waited longest.
+
+    since: monotonic seconds.
+    """
+    with suppress(IndexError):  # other threads have taken the rest
+        while most and free[0].used_at <= since:
+            connection = free.popleft()
+            if connection.used_at > since:  # another thread has taken the one that was looked at
+                free.appendleft(connection)
+                return
+            connection.close()
+            most -= 1
 
 
 def _locate_of(address: str) -> Callable[[], Iterable[Node]]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, UsageError
 from kiqcluster.store import Store, parse_address
 from kiqcluster.store.scripts import RESERVE, Call, run_scripts
+from kiqcluster.store.store import IDLE_SECONDS
 from tests.kit import TIMEOUT_SECONDS, RedisServer, free_port, wait_until
 
 
@@ -292,3 +294,24 @@ def test_links_that_a_crowd_has_needed_once_are_closed_when_they_stay_unused(sto
 
     assert [connection.fileno() >= 0 for connection in (first, second, third)] == [True, False, False]
     store.call("PING")
+
+
+def test_a_client_closes_by_itself_what_only_its_largest_crowd_needed(
+    redis_server: RedisServer, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No heartbeat does it for a web process.  As its pushes go on, each closes some."""
+    client = Store(redis_server.url)
+    with ExitStack() as crowd:
+        borrowed = [crowd.enter_context(client.borrowed()) for _ in range(30)]
+        for connection in borrowed:
+            connection.exchange([("PING",)])
+    client.call("PING")
+    assert sum(each.fileno() >= 0 for each in borrowed) == 30  # they may be needed again soon
+
+    later = time.monotonic() + 2 * IDLE_SECONDS
+    monkeypatch.setattr("kiqcluster.store.connection.monotonic", lambda: later)
+    for _ in range(5):
+        client.call("PING")
+
+    assert sum(each.fileno() >= 0 for each in borrowed) == 1
+    client.close()

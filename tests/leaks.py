@@ -211,7 +211,9 @@ def _read_state() -> dict[str, Any]:
 
 def _settings_of(store: Store) -> dict[Any, Any]:
     words = store.call("CONFIG", "GET", "*")
-    return dict(zip(words[::2], words[1::2], strict=True))
+    settings = dict(zip(words[::2], words[1::2], strict=True))
+    del settings[b"port"]  # the server has one from the moment on that somebody asks for it
+    return settings
 
 
 def _children() -> set[int]:

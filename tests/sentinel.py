@@ -38,7 +38,8 @@ class SentinelGroup:
 
     def __init__(self, *, is_far: bool = False, locks: Locks | None = None) -> None:
         self.servers = [RedisServer(durable=True) if locks is None else LockedServer(locks) for _ in range(2)]
-        self.link = Proxy(("127.0.0.1", self.servers[0].port))
+        first, *_ = [server.port for server in self.servers]  # a replica tells its own port when it begins to follow
+        self.link = Proxy(("127.0.0.1", first))
         self.port = 0  # of the sentinel, once it runs
         self._is_far = is_far
         self._locks = locks

@@ -87,10 +87,10 @@ class LockedServer(RedisServer):
 
     def __init__(self, locks: Locks) -> None:
         self._locks = locks
-        port = free_port()
+        self._tls_port = free_port()
         words = {
             "port": "0",
-            "tls-port": str(port),
+            "tls-port": str(self._tls_port),
             "tls-replication": "yes",
             "requirepass": locks.password,
             "masterauth": locks.password,
@@ -98,8 +98,14 @@ class LockedServer(RedisServer):
         }
         settings = [word for name, value in words.items() for word in (f"--{name}", value)]
         super().__init__(durable=True, program=locks.program, settings=settings)
-        self.port = port
-        self.url = f"rediss://{locks.login}127.0.0.1:{port}/0{locks.query()}"
+
+    @property
+    def port(self) -> int:
+        return self._tls_port
+
+    @property
+    def url(self) -> str:
+        return f"rediss://{self._locks.login}127.0.0.1:{self._tls_port}/0{self._locks.query()}"
 
     def store(self, db: int = 0) -> Store:
         return Store(f"unix://{self._locks.login}{self.socket}?db={db}")

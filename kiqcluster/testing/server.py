@@ -22,19 +22,21 @@ LOG_TAIL_LINES = 10  # lines of the log that a failure shows
 
 
 class RedisServer:
-    """A server on a unix socket and a TCP port of this host, in its own folder; the constructor starts it.
+    """A server on a unix socket in its own folder; the constructor starts it.
 
-    `url` is its address (redis://127.0.0.1:PORT/0).  durable: whether every acknowledged write is on disk, and survives
-    a kill.  program: a server to run instead of the extra's or the one on PATH.  settings: further words of its command
-    line.  A `with` block closes it.  Raises UsageError if there is no server program.
+    `url` is its address (redis://127.0.0.1:PORT/0), where it listens as well from the first time that somebody asks for
+    it.  A suite that forbids TCP (pytest --disable-socket --allow-unix-socket) uses `store()`.
+
+    durable: whether every acknowledged write is on disk, and survives a kill.  program: a server to run instead of the
+    extra's or the one on PATH.  settings: further words of its command line.  A `with` block closes it.  Raises
+    UsageError if there is no server program.
     """
 
     def __init__(self, *, durable: bool = False, program: str | None = None, settings: Sequence[str] = ()) -> None:
         self._program = program or embedded.find_server()
         self.directory = Path(tempfile.mkdtemp(prefix="kiq-redis-"))
         self.socket = self.directory / "redis.sock"
-        self.port = free_port()
-        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._port = 0  # none yet
         self._durable = durable
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
@@ -45,13 +47,25 @@ class RedisServer:
             self.close()
             raise
 
+    @property
+    def port(self) -> int:
+        if not self._port:
+            self._port = free_port()
+            if self._is_running():
+                self._own_store.call("CONFIG", "SET", "port", self._port)
+        return self._port
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
     def start(self) -> None:
         """Start the server, also after a kill, and wait until it answers.
 
         Raises AssertionError with its log if it ends.
         """
         settings = [
-            *("--port", str(self.port)),
+            *("--port", str(self._port)),
             *("--bind", "127.0.0.1"),
             *("--unixsocket", str(self.socket)),
             *("--dir", str(self.directory)),
@@ -65,7 +79,7 @@ class RedisServer:
         wait_until(self._answers, "the Redis server to answer")
 
     def _answers(self) -> bool:
-        if self._process is not None and self._process.poll() is not None:
+        if self._process is not None and not self._is_running():
             log = self.directory / "log"
             text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
             tail = "\n".join(text.splitlines()[-LOG_TAIL_LINES:])
@@ -76,6 +90,9 @@ class RedisServer:
             return bool(self._own_store.call("PING") == b"PONG")
         except StoreError:
             return False
+
+    def _is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def store(self, db: int = 0) -> Store:
         """Return a Store on one of its databases, through the unix socket."""

@@ -446,3 +446,31 @@ def test_a_fixture_may_be_the_first_to_import_an_installed_package(pytester: pyt
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=60)
 
     result.assert_outcomes(passed=1)
+
+
+class TestWithoutNetwork:
+    """`pytest --disable-socket --allow-unix-socket`, of pytest-socket."""
+
+    def test_a_store_asks_for_no_port(self, run) -> None:
+        result = run("""
+            import socket
+
+            class UnixOnly(socket.socket):
+                def __init__(self, family=socket.AF_INET, *rest, **others):
+                    assert family in (-1, socket.AF_UNIX), "this suite forbids TCP"
+                    super().__init__(family, *rest, **others)
+
+            socket.socket = UnixOnly
+
+            @job
+            def note(value): ...
+
+            def test_push(kiq_store):
+                note.perform_async(1)
+                assert kiq_store.call("LLEN", "queue:default") == 1
+
+            def test_another(kiq_redis):
+                kiq_redis.store().call("SET", "a", "b")
+        """)
+
+        result.assert_outcomes(passed=2)

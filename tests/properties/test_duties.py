@@ -72,6 +72,18 @@ def shrinks(processes: int, end: Callable[[DutyFleet, int], None]) -> Scene:
     return act
 
 
+def surge(fleet: DutyFleet) -> None:
+    """A deploy starts a new process beside each old one, and then ends the old ones."""
+    old = fleet.start(20)
+    for _ in range(4):
+        fleet.run(fleet.rng.uniform(15.0, 25.0))
+        new = fleet.start(20)
+        fleet.run(fleet.rng.uniform(1.0, 10.0))
+        for number in old:
+            fleet.stop(number)
+        old = new
+
+
 def disturbed(disturb: Callable[[DutyFleet], None], processes: int = 10) -> Scene:
     def act(fleet: DutyFleet) -> None:
         fleet.start(processes)
@@ -108,6 +120,7 @@ SCENES: dict[str, Scene] = {
     "300 processes, of which all die but 1": shrinks(300, DutyFleet.kill),
     "41 processes, of which all die but 1": shrinks(41, DutyFleet.kill),
     "5 processes, of which all die but 1": shrinks(5, DutyFleet.kill),
+    "20 processes that deploys replace": surge,
     "a Redis that comes back empty": disturbed(restart_empty),
     "a Redis that restarts": disturbed(restart),
     "a clock that is set": disturbed(set_clock),

@@ -12,6 +12,7 @@ from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.store import Store
 from kiqcluster.store.engine.duties import claim_duties
 from kiqcluster.worker.maintenance.duties import Duties, due_after, longest_gap
+from kiqcluster.worker.maintenance.outside_sources import OWN_INTERVALS, SourceMover
 from tests.kit import ManualClock, RedisServer
 
 PAUSES = {"poll": 60.0, "prune": 600.0}
@@ -148,3 +149,49 @@ class TestDuties:
 
         assert len(told) == 1
         assert "kiq:polls" in told[0]
+
+
+class TestOutsideSources:
+    """Jobs in a database, which the processes of an application look for in turn."""
+
+    class Source:
+        name = "outbox shop"
+        interval = 1.0
+
+        def move(self) -> bool:
+            return False
+
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        return ManualClock()
+
+    def mover(self, store: Store, setup: Setup, clock: ManualClock, known: str = "shop 1") -> SourceMover:
+        runtime = Runtime(Config(), store, setup, Events(), clock, Random(1))
+        return SourceMover(self.Source(), runtime, lambda *_: None, known)
+
+    def test_one_of_them_looks_in_each_interval(self, store: Store, setup: Setup, clock: ManualClock) -> None:
+        movers = [self.mover(store, setup, clock) for _ in range(3)]
+
+        assert [mover._is_due() for mover in movers] == [True, False, False]
+
+    def test_another_application_looks_into_its_own_database(
+        self, store: Store, setup: Setup, clock: ManualClock
+    ) -> None:
+        movers = [self.mover(store, setup, clock, known) for known in ("shop 1", "blog 2")]
+
+        assert [mover._is_due() for mover in movers] == [True, True]
+
+    def test_who_has_had_no_turn_for_long_looks_all_the_same(
+        self, store: Store, setup: Setup, clock: ManualClock
+    ) -> None:
+        """Two databases may have one name, and one of them many processes more."""
+        mover = self.mover(store, setup, clock)
+        for _ in range(OWN_INTERVALS - 1):
+            clock.time += 1.0
+            claim_duties(store, {"outbox shop shop 1": 0.0})
+            assert not mover._is_due()
+
+        clock.time += 1.0
+        claim_duties(store, {"outbox shop shop 1": 0.0})
+
+        assert mover._is_due()

@@ -37,7 +37,7 @@ from kiqcluster.store import is_outage
 from kiqcluster.store.engine.engine import REFUSED_ENTRY_DELAY_SECONDS, Engine
 from kiqcluster.store.entry_moves import Move
 from kiqcluster.store.wire import ErrorReply
-from kiqcluster.worker.maintenance.due_times import DueTimes
+from kiqcluster.worker.maintenance.due_times import DueTimes, gathered
 from kiqcluster.worker.maintenance.duties import Duties, Duty, due_after, longest_gap
 
 __all__ = ["BatchSource", "DueSource", "Moved", "Poller", "sidekiq_sources"]
@@ -45,7 +45,6 @@ __all__ = ["BatchSource", "DueSource", "Moved", "Poller", "sidekiq_sources"]
 OUTAGE_PAUSE_SECONDS = 1.0  # until the next look while Redis is away
 MAX_REMEMBERED_KEYS = 1_000  # that Redis has refused
 WRITE_SECONDS = 0.05  # until an outcome is written: no entry of our own is looked for earlier
-WRITTEN_SECONDS = 1.0  # after which a poll finds an outcome that this process has decided on, unless Redis is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ class Poller(Service):
         self._refused = RefusedKeys(runtime)
         self._first = tuple(first)
         self._trim_wanted = False
-        self._written: dict[str, float] = {}  # source → monotonic seconds when the first entry of this process is due
+        self._written: set[tuple[str, float]] = set()  # source, and when an entry of this process is due (gathered)
         self._written_lock = threading.Lock()
         self._wake_at = inf  # monotonic seconds of the end of the wait; inf while it does not wait
         self._woken = threading.Event()
@@ -149,11 +148,12 @@ class Poller(Service):
 
     def expect(self, key: str, at: float) -> None:
         """Take note that this process writes an entry into a source.  at: epoch seconds.  From any thread."""
-        due = self._now() + max(at - self._runtime.clock.now(), WRITE_SECONDS)
-        if due >= self._now() + longest_gap(self._interval):  # the next poll learns of it, whoever makes that
+        now, seconds = self._now(), max(at - self._runtime.clock.now(), WRITE_SECONDS)
+        if seconds >= longest_gap(self._interval):  # the next poll learns of it, whoever makes that
             return
+        due = gathered(now + seconds)
         with self._written_lock:
-            self._written[key] = min(due, self._written.get(key, inf))
+            self._written.add((key, due))
         if due < self._wake_at:
             self._woken.set()
 
@@ -173,7 +173,7 @@ class Poller(Service):
         for source in self._sources.values():
             if source.duty in claims.left.keys() - claimed:
                 begun = asked - due_after(self._interval) + claims.left[source.duty]
-                self._due_times.forget(source.key, begun - WRITTEN_SECONDS)
+                self._due_times.leave(source.key, begun)
         polled = [key for key, source in self._sources.items() if source.duty in claimed]
         moved = self._poll(polled, longest_gap(self._interval), until=self._duties.next_look)
         self._trim()
@@ -209,7 +209,7 @@ class Poller(Service):
     def _poll(self, keys: Sequence[str], ahead: float, until: float = inf) -> int:
         """Move all that is due in these sources.  until: as in _move_due."""
         for key in keys:
-            self._due_times.forget(key)
+            self._due_times.follow(key, self._now())
         return self._move_due(self._with_due(keys, ahead), until)
 
     # 6. wait
@@ -233,9 +233,9 @@ class Poller(Service):
     def _take_written(self) -> None:
         self._woken.clear()
         with self._written_lock:
-            written, self._written = self._written, {}
-        for key, due in written.items():
-            self._due_times.expect(key, due, self._now())
+            written, self._written = self._written, set()
+        for key, due in written:
+            self._due_times.expect(key, due)
 
     def move_known(self, until: float = inf) -> int:
         """Move the entries that are known to be due by now; return how many.  until: as in _move_due.
@@ -274,7 +274,7 @@ class Poller(Service):
         while waiting and not self.stopping.is_set():
             key = waiting.popleft()
             if (now := self._now()) >= until:
-                self._due_times.learn(key, now, now)
+                self._due_times.expect(key, now)
                 continue
             try:
                 count, is_all = self._move_some(self._sources[key])
@@ -294,11 +294,11 @@ class Poller(Service):
         if not isinstance(source, DueSource):
             moved = source.move(self._runtime.clock.now())
             if moved.next_at is not None:
-                self._due_times.learn(source.key, asked + moved.next_at - moved.now, asked)
+                self._due_times.learn(source.key, asked + moved.next_at - moved.now)
             return moved.entries, moved.next_at is not None
         due = self._engine.read_due(source.key, self._runtime.clock.now())
         if due.next_at is not None:
-            self._due_times.learn(source.key, asked + due.next_at - due.now, asked)
+            self._due_times.learn(source.key, asked + due.next_at - due.now)
         if not due.entries:
             return 0, True
         moves = [self._prepare(source, entry, due.now) for entry in due.entries]

@@ -4,6 +4,8 @@ Declare jobs with Job or @job, enqueue them with their verbs, run them with `kiq
 Everything public is named here; ARCHITECTURE.md says where the rest lives.
 """
 
+from typing import TYPE_CHECKING, NoReturn
+
 from kiqcluster import limits, policies
 from kiqcluster.client.client import Client
 from kiqcluster.control.cancellation import cancel
@@ -17,6 +19,7 @@ from kiqcluster.process.runtime import Push, Run, current_setup
 from kiqcluster.process.version import __version__
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.store import Store
+from kiqcluster.words import hint_of
 
 __all__ = [
     "DISCARD",
@@ -58,3 +61,11 @@ death_handler = current_setup().death_handler
 error_handler = current_setup().error_handler
 on = current_setup().hooks.on
 server_middleware = current_setup().server_middleware
+
+if not TYPE_CHECKING:  # for mypy, the package has no other names than these
+
+    def __getattr__(name: str) -> NoReturn:
+        """Answer a name of another job system with ours.  `from … import` would not show an AttributeError."""
+        if (hint := hint_of("name", name)) is not None:
+            raise ImportError(f"kiqcluster has no {name}: {hint}")
+        raise AttributeError(f"module 'kiqcluster' has no attribute {name!r}")

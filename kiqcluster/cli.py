@@ -37,6 +37,7 @@ from kiqcluster.supervisor.cluster import expansion
 from kiqcluster.supervisor.configuration import ReadConfig
 from kiqcluster.supervisor.spawner import SpawnSpec
 from kiqcluster.supervisor.supervisor import Supervisor
+from kiqcluster.words import hint_of
 from kiqcluster.worker.child import run_child
 from kiqcluster.worker.child_spec import ChildSpec
 
@@ -141,7 +142,21 @@ class Arguments:
         return config, self.groups_of(config)
 
 
-@click.command(help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class _Command(click.Command):
+    """A command that answers flags of other job systems with its own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if (hint := hint_of("flag", error.option_name)) is not None:
+                raise click.UsageError(f"there is no flag {error.option_name}; {hint}", ctx) from error
+            raise
+
+
+@click.command(
+    cls=_Command, help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.argument("groups", nargs=-1, metavar="GROUP...")
 @click.option(
     "-q",

@@ -21,6 +21,7 @@ from kiqcluster.application.definitions import check_function, define, wire_name
 from kiqcluster.application.options import (
     HOOKS,
     OPTIONS,
+    RESERVED_NAMES,
     JobOptions,
     PushOptions,
     check_class_body,
@@ -44,6 +45,7 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import DISCARD, KILL, Outcome
 from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.sidekiq.ruby_json import JSON
+from kiqcluster.words import answers
 
 __all__ = ["DISCARD", "KILL", "AsyncJobFunction", "Enqueuer", "HasPerform", "Job", "JobFunction", "job"]
 
@@ -54,23 +56,7 @@ R_ = TypeVar("R_")
 S = TypeVar("S")
 
 
-RESERVED_NAMES = frozenset(
-    {
-        "queue",
-        "set",
-        "then",
-        "enqueue",
-        "aenqueue",
-        "aenqueue_bulk",
-        "perform_async",
-        "perform_in",
-        "perform_at",
-        "perform_bulk",
-        "perform_inline",
-    }
-)
-
-
+@answers("job")
 class Enqueuer(Link[P, R]):
     """The verbs of a job, with options overridden for some pushes.  Cheap to create, and safe to keep.
 
@@ -313,6 +299,7 @@ def job(
     return decorate if function is None else decorate(function)
 
 
+@answers("job")
 class Job:
     """Base of job classes.  Options are class keywords: `class Thumbnail(Job, queue="images", retry=5)`.
 

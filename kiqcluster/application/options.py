@@ -19,6 +19,7 @@ from kiqcluster.process.config import NO_LIMIT
 from kiqcluster.sidekiq.payload import check_queue_name
 from kiqcluster.sidekiq.queue_groups import MAX_WEIGHT
 from kiqcluster.sidekiq.schedules import Schedule
+from kiqcluster.words import hint_of
 
 __all__ = [
     "CLAIMING",
@@ -26,6 +27,7 @@ __all__ = [
     "HOOKS",
     "NO_STRATEGY",
     "OPTIONS",
+    "RESERVED_NAMES",
     "UNTIL_START",
     "JobOptions",
     "Option",
@@ -42,20 +44,22 @@ HOOKS = {  # method → its arguments
     "retries_exhausted": "payload, error",
     "interruptions_exhausted": "payload, error",
 }
+RESERVED_NAMES = frozenset(  # of a job class: its verbs
+    {
+        "queue",
+        "set",
+        "then",
+        "enqueue",
+        "aenqueue",
+        "aenqueue_bulk",
+        "perform_async",
+        "perform_in",
+        "perform_at",
+        "perform_bulk",
+        "perform_inline",
+    }
+)
 HOOK_TYPO_SIMILARITY = 0.9  # a method whose name is this similar to a hook's is a typo
-FOREIGN_NAMES = {  # name in other systems → name here
-    "retries": "retry",
-    "max_retries": "retry",
-    "retry_count": "retry",
-    "attempts": "retry",
-    "queue_name": "queue",
-    "tag": "tags",
-    "priority": "urgency",
-    "replicas": "wait_replicas",
-    "category": "feature_category",
-    "boundary": "resource_boundary",
-    "worker_resource_boundary": "resource_boundary",
-}
 MAX_DURATION_SECONDS = 1e9  # a larger number is a point in time, or a mistake
 ALIASES = {"has_external_dependencies": "external_dependencies"}  # older name → name
 UNTIL_START = ("until_executing", "until_and_while_executing")  # strategies whose lock ends when the job begins
@@ -70,13 +74,6 @@ NEEDED = {  # option → values of `deduplicate` without which it would do nothi
     "reschedule_once": ("until_executed",),
 }
 MAX_TTL_SECONDS = 10 * 365 * 86_400  # of a lock
-VERBS = {
-    "delay": "perform_in",
-    "countdown": "perform_in",
-    "wait": "perform_in",
-    "eta": "perform_at",
-    "at": "perform_at",
-}
 
 
 class PushOptions(TypedDict, total=False):
@@ -356,9 +353,9 @@ def _check_deduplication(options: Mapping[str, Any], name: str) -> None:
 
 def near_option(word: str) -> str:
     """Return the hint for an option that does not exist."""
-    if word in VERBS:
-        return f"a time is not an option but an argument of {VERBS[word]}"
-    near = [FOREIGN_NAMES[word]] if word in FOREIGN_NAMES else difflib.get_close_matches(word, OPTIONS, 1)
+    if (hint := hint_of("option", word)) is not None:
+        return hint
+    near = difflib.get_close_matches(word, OPTIONS, 1)
     return f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(OPTIONS)}"
 
 

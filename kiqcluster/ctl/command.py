@@ -38,6 +38,7 @@ from kiqcluster.ipc import stdio
 from kiqcluster.ipc.console import run_command
 from kiqcluster.process.version import VERSION
 from kiqcluster.store.replies import broken_keys
+from kiqcluster.words import hint_of
 
 __all__ = ["command", "main"]
 
@@ -76,6 +77,11 @@ HINTS = {"NOAUTH": CREDENTIALS_HINT, "WRONGPASS": CREDENTIALS_HINT}  # by the fi
 
 class CommandGroup(click.Group):
     """A group whose commands fail with a message and a code, and no traceback."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and self.get_command(ctx, args[0]) is None and (hint := hint_of("command", args[0])) is not None:
+            ctx.fail(f"there is no command {args[0]!r}; {hint}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -28,6 +28,7 @@ from kiqcluster.sidekiq.queue_groups import GroupSetting
 from kiqcluster.sidekiq.routing import Rules, parse_rules
 from kiqcluster.store.embedded import SCHEME, directory_of
 from kiqcluster.store.shards import Shard, parse_shards
+from kiqcluster.words import hint_of
 
 __all__ = ["check_configurable", "load", "load_part", "missing_section", "read_cron_file", "with_configured"]
 
@@ -239,8 +240,8 @@ def _check_names(values: Mapping[str, Any], place: str) -> None:
     for name in values:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; the settings are {', '.join(known)}"
-            raise UsageError(f"{place}: there is no setting {name!r}{hint}")
+            hint = f"did you mean {near[0]!r}?" if near else f"the settings are {', '.join(known)}"
+            raise UsageError(f"{place}: there is no setting {name!r}; {hint_of('setting', name) or hint}")
 
 
 def _check_variables(environ: Mapping[str, str]) -> None:
@@ -249,6 +250,9 @@ def _check_variables(environ: Mapping[str, str]) -> None:
     for variable in environ.keys() - known - NON_SETTING_VARIABLES:
         bare = [name.removeprefix("KIQ_") for name in known]
         near = difflib.get_close_matches(variable.removeprefix("KIQ_"), bare, 1, TYPO_SIMILARITY)
+        hint = hint_of("setting", variable.removeprefix("KIQ_").lower())
+        if variable.startswith("KIQ_") and hint is not None:
+            raise UsageError(f"environment: there is no setting {variable}; {hint}")
         if variable.startswith("KIQ_") and near:
             raise UsageError(f"environment: there is no setting {variable}; did you mean KIQ_{near[0]}?")
 

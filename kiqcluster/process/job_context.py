@@ -14,6 +14,7 @@ from kiqcluster.sidekiq.active_job import attributes
 from kiqcluster.sidekiq.payload import CATTR, CORRELATION_ID, LOCALE, META, VERSION, Payload, is_cattr, task_of
 from kiqcluster.sidekiq.ruby_json import JSON, encode
 from kiqcluster.store import Store
+from kiqcluster.words import answers
 
 __all__ = [
     "CURRENT_JOB",
@@ -48,6 +49,7 @@ class TimeLimit:
     monotonic: Callable[[], float]
 
 
+@answers("context")
 @dataclass
 class JobContext:
     """The job that the current thread runs, as `current_job()` gives it.

@@ -18,6 +18,7 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import check_arguments, check_queue_name
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.sidekiq.schedules import Schedule
+from kiqcluster.words import hint_of
 
 __all__ = ["GRACE_SECONDS", "CronEntry", "Missed", "parse_entries", "ruby_entry"]
 
@@ -133,6 +134,7 @@ def _entry(name: Any, found: Mapping[str, Any]) -> CronEntry:
         if key not in KEYS:
             near = difflib.get_close_matches(str(key), KEYS, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(KEYS)}"
+            hint = hint_of("option", str(key)) or hint
             raise UsageError(f"cron entry {name}: there is no key {key!r}; {hint}")
     try:
         schedule = Schedule.parse(found.get("schedule"), found.get("tz"))

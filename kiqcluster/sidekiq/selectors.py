@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kiqcluster.errors import UsageError
+from kiqcluster.words import WORDS, hint_of
 
 __all__ = [
     "ATTRIBUTES",
@@ -54,16 +55,6 @@ DECLARED = (  # options of jobs that selectors know
     *("tags", "idempotent", "data_consistency", "weight"),
 )
 ALIASES = {"queue": "name", "external_dependencies": "has_external_dependencies"}  # name of the option → attribute
-FOREIGN_NAMES = {
-    "boundary": "resource_boundary",
-    "category": "feature_category",
-    "class": "worker_name",
-    "job": "worker_name",
-    "namespace": "queue_namespace",
-    "priority": "urgency",
-    "tag": "tags",
-    "worker": "worker_name",
-}
 MAX_DEPTH = 50  # of parentheses in one another
 TOKEN = re.compile(r"(?P<sign>!=|[|&(),=])|(?P<word>[^\s|&(),=!]+)|(?P<other>\S)")
 
@@ -303,8 +294,10 @@ class _Parser:
             return attribute
         if attribute in ATTRIBUTES:
             raise self._error(word, f"{word.text!r} is not known here{self._why}; {self._known()}")
-        near = FOREIGN_NAMES.get(word.text) or _nearest(word.text, [*self._attributes, *ALIASES])
-        hint = f"did you mean {near!r}?" if near in self._attributes or near in ALIASES else self._known()
+        near = _nearest(word.text, [*self._attributes, *ALIASES])
+        hint = f"did you mean {near!r}?" if near else self._known()
+        if (found := WORDS.get(("selector", word.text))) is not None:
+            hint = str(hint_of("selector", word.text)) if found.target in self._attributes else self._known()
         raise self._error(word, f"there is no attribute {word.text!r}; {hint}")
 
     def _known(self) -> str:

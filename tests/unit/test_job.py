@@ -529,12 +529,11 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("word", "hint"),
         [
-            ("retries", "did you mean 'retry'?"),
-            ("max_retries", "did you mean 'retry'?"),
-            ("attempts", "did you mean 'retry'?"),
-            ("queue_name", "did you mean 'queue'?"),
-            ("countdown", "an argument of perform_in"),
-            ("eta", "an argument of perform_at"),
+            ("retries", "retries is here: retry (docs/guides/retries.md)"),
+            ("queue_name", "is here: queue"),
+            ("time_limit", "time_limit of Celery is here: timeout_hard"),
+            ("countdown", "is here: perform_in(seconds, …)"),
+            ("eta", "is here: perform_at(time, …)"),
         ],
     )
     def test_words_of_other_job_systems_are_told_ours(self, word: str, hint: str) -> None:

@@ -9,10 +9,10 @@ settings    its settings, in the same form
 rules       which values options and settings can have
 attributes  what an object answers to a name that it does not have
 errors      Unsupported, and the errors of tasks
+requests    self.request; the retry that a run has asked for
 declare     options of a declaration → options of a job, and its retries
 arguments   keyword arguments → positions of a payload
 calls       options of apply_async → those of a push
-requests    self.request; the retry that a run has asked for
 task        Task: delay, apply_async, self.retry
 results     AsyncResult
 routes      task_routes → the queue of a task

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kiqcluster import Job, job
-from kiqcluster.application.options import FOREIGN_NAMES, OPTIONS, near_option
+from kiqcluster.application.options import OPTIONS
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import JobDefinitionError
 
@@ -76,9 +76,6 @@ class TestAttributes:
         [
             ("urgncy", "urgency"),
             ("external_dependency", "external_dependencies"),
-            ("boundary", "resource_boundary"),
-            ("category", "feature_category"),
-            ("worker_resource_boundary", "resource_boundary"),
             ("idempotency", "idempotent"),
             ("wieght", "weight"),
             ("consistency", "data_consistency"),
@@ -86,9 +83,6 @@ class TestAttributes:
     )
     def test_an_unknown_one_is_refused_with_the_nearest(self, word: str, near: str) -> None:
         assert f"did you mean {near!r}?" in refusal(lambda: declare(**{word: "x"}))
-
-    def test_every_hint_names_an_option(self) -> None:
-        assert all(repr(name) in near_option(word) and name in OPTIONS for word, name in FOREIGN_NAMES.items())
 
     def test_subclasses_inherit_them_and_may_override_them(self) -> None:
         class Base(Job, urgency="throttled", tags=["a"], feature_category="mail", weight=2): ...

@@ -156,7 +156,7 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("options", "said"),
         [
-            ({"retries": 3}, "there is no option 'retries'; did you mean 'retry'"),
+            ({"retries": 3}, "there is no option 'retries'; retries is here: retry"),
             ({"retry": -1}, "retry = -1"),
             ({"result_ttl": True}, "result_ttl"),
             ({"outbox": 1}, "outbox is True, False or the alias of a database"),

@@ -122,7 +122,6 @@ class TestSources:
         [
             ("KIQ_CONCURENCY", "KIQ_CONCURRENCY"),
             ("KIQ_QUEUE", "KIQ_QUEUES"),
-            ("KIQ_LOGLEVEL", "KIQ_LOG_LEVEL"),
             ("KIQ_TIMEOUTS", "KIQ_TIMEOUT"),
             ("KIQ_REDDIS", "KIQ_REDIS"),
         ],

@@ -65,7 +65,7 @@ def test_the_schedule_file_of_sidekiq_cron_can_be_used() -> None:
         ({"schedule": "0 9 * * *"}, "job is the name of a job class"),
         ({"schedule": "0 9 * * *", "job": "Report", "args": "all"}, "args is the list"),
         ({"schedule": "0 9 * * *", "job": "Report", "args": [float("nan")]}, "args"),
-        ({"schedule": "0 9 * * *", "job": "Report", "retries": 3}, "did you mean 'retry'"),
+        ({"schedule": "0 9 * * *", "job": "Report", "retries": 3}, "retries is here: retry"),
         ({"schedule": "0 9 * * *", "job": "Report", "retry": -1}, "retry = -1 does not fit"),
         ({"schedule": "0 9 * * *", "job": "Report", "missed": "some"}, "once, skip, all"),
         ({"schedule": "0 9 * * *", "job": "Report", "grace": True}, "grace is seconds"),

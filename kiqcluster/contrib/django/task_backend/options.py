@@ -21,6 +21,7 @@ from kiqcluster.contrib.django.commits import alias_of
 from kiqcluster.contrib.django.task_backend.framework import Task
 from kiqcluster.errors import InvalidPush, JobDefinitionError
 from kiqcluster.sidekiq.payload import check_queue_name
+from kiqcluster.words import hint_of
 
 __all__ = [
     "TASK_OPTIONS",
@@ -110,6 +111,7 @@ def read_options(alias: str, raw: Mapping[str, Any]) -> BackendOptions:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            hint = hint_of("option", str(name)) or hint
             raise ImproperlyConfigured(f"{place}: there is no option {name!r}; {hint}")
     jobs = {**DEFAULTS, **{name: value for name, value in raw.items() if name in TASK_OPTIONS}}
     try:

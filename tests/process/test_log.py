@@ -83,12 +83,15 @@ def test_a_worker_whose_main_thread_fails_still_writes_what_its_jobs_have_done(s
         @job()
         def end_the_worker():
             if current_setup().current_store().call("INCR", "runs") == 1:
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), signal.SIGALRM)
                 threading.Event().wait(10)
 
-        @on("quiet")
-        def fail():
+        def fail(*_):
             raise SystemExit(3)
+
+        @on("startup")
+        def handle():
+            signal.signal(signal.SIGALRM, fail)
     """
     jids = stage.push_many("nothing", [[]] * 20)
     stage.push("end_the_worker")
@@ -97,6 +100,60 @@ def test_a_worker_whose_main_thread_fails_still_writes_what_its_jobs_have_done(s
     pid = cluster.wait_for("child_died", slot=0)["child"]
 
     assert done_jids([each for each in cluster.events if each["pid"] == pid]) == jids
+
+
+SILENCING = """
+    import io, logging, logging.config, warnings
+    from kiqcluster import current_job, job
+
+    ROOT = {"handlers": ["c"]}
+    NONE = "[handlers]\\nkeys=\\n[formatters]\\nkeys=\\n"
+    INI = f"[loggers]\\nkeys=root\\n{NONE}[logger_root]\\nlevel=ERROR\\nhandlers=\\n"
+
+    def by_dict():
+        handlers = {"c": {"class": "logging.StreamHandler"}}
+        logging.config.dictConfig({"version": 1, "handlers": handlers, "root": ROOT})
+
+    def by_file():
+        logging.config.fileConfig(io.StringIO(INI))
+
+    def by_level():
+        logging.disable(logging.CRITICAL)
+
+    def by_handlers():
+        logging.getLogger().handlers.clear()
+
+    def by_warnings():
+        warnings.simplefilter("error")
+
+    WAYS = {each.__name__: each for each in (by_dict, by_file, by_level, by_handlers, by_warnings)}
+    for each in WAYS.values():
+        each()
+
+    class Unspeakable:
+        def __str__(self):
+            raise SystemExit
+
+        __repr__ = __str__
+
+    @job(retry=0)
+    def fail(way):
+        WAYS[way]()
+        current_job().log_extra_metadata_on_done("value", Unspeakable())
+        raise ValueError(way)
+"""
+
+
+def test_no_setting_of_logging_by_the_application_hides_that_a_job_has_failed(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "1", app=stage.write_application(SILENCING))
+    ways = ["by_dict", "by_file", "by_level", "by_handlers", "by_warnings"]
+
+    stage.push_many("fail", [[way] for way in ways])
+
+    wait_until(lambda: len(cluster.seen("job_failed")) == len(ways), "each failure to be in the log")
+    failed = cluster.seen("job_failed")
+    assert sorted(each["error"] for each in failed) == sorted(f"ValueError: {way}" for way in ways)
+    assert {each["extra.fail.value"] for each in failed} == {"(its text cannot be shown: SystemExit)"}
 
 
 @pytest.mark.durable_redis

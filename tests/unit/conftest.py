@@ -25,9 +25,9 @@ def setup(registry: Registry) -> Iterator[Setup]:
 def logger() -> Iterator[logging.Logger]:
     """Our logger, put back afterwards as it was."""
     ours = log.LOGGER
-    before = (ours.handlers[:], ours.level, ours.propagate)
+    before = (ours.handlers[:], ours.level, ours.propagate, type(ours))
     yield ours
-    ours.handlers[:], level, ours.propagate = before
+    ours.handlers[:], level, ours.propagate, ours.__class__ = before
     ours.setLevel(level)
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -19,8 +18,6 @@ from kiqcluster.errors import ApplicationError
 
 __all__ = ["autodiscover", "load", "modules_of"]
 
-OWN_LOGGER = "kiqcluster"
-
 
 def load() -> None:
     """Set Django up, and import the modules that declare jobs and tasks.  Raises ApplicationError."""
@@ -32,7 +29,6 @@ def load() -> None:
             f"Django cannot be set up: {error}\nName its settings: DJANGO_SETTINGS_MODULE=project.settings, or start "
             "this by manage.py kiqcluster"
         ) from error
-    _keep_own_loggers()
     autodiscover()
     connections.close_all()  # that were opened meanwhile, by the thread that runs no jobs
 
@@ -49,10 +45,3 @@ def modules_of(config: AppConfig) -> list[str]:
     """Return the names of the modules of an application that are imported for their jobs."""
     names = [f"{config.name}.{module}" for module in read_settings().autodiscover]
     return [name for name in names if find_spec(name) is not None]
-
-
-def _keep_own_loggers() -> None:
-    """Switch kiqcluster's loggers on: LOGGING disables all that exist, unless it says otherwise."""
-    known = logging.getLogger().manager.loggerDict
-    for name in [OWN_LOGGER, *(each for each in known if each.startswith(f"{OWN_LOGGER}."))]:
-        logging.getLogger(name).disabled = False

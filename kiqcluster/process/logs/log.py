@@ -15,13 +15,16 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 from itertools import islice
 from math import isfinite
-from typing import TextIO
+from typing import Any, TextIO
 
+from kiqcluster.errors import class_name, text_of
 from kiqcluster.ipc.stdio import clean
+from kiqcluster.process.boundary.calls import guarded, is_a
 from kiqcluster.process.config import has_colours
 from kiqcluster.process.events import Events, Fields
 from kiqcluster.process.job_context import current_job
 from kiqcluster.process.logs.handlers import LineHandler, has_descriptor
+from kiqcluster.process.logs.own_logger import protect
 from kiqcluster.process.logs.wording import WORDING
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq import ruby_json
@@ -199,6 +202,7 @@ def configure(
     made = handler(stream) if has_descriptor(stream) else logging.StreamHandler(stream)
     made.addFilter(JobLevel(LEVELS[level]))
     made.setFormatter(PrettyFormatter(coloured=has_colours(stream)) if pretty else JsonFormatter())
+    protect(LOGGER)
     LOGGER.handlers[:] = [made]
     LOGGER.setLevel(LEVELS[level])
     LOGGER.propagate = False
@@ -309,18 +313,25 @@ def _quoted(text: str) -> str:
 
 
 def plain(value: object) -> object:
-    """Return the value of a field as a line shows it: JSON, and of a limited size."""
-    if isinstance(value, float) and not isfinite(value):
-        return str(value)
-    if isinstance(value, str):
-        return _bounded(value, MAX_TEXT_CHARACTERS)
-    if value is None or isinstance(value, int | float):
+    """Return the value of a field as a line shows it: JSON, and of a limited size; a reason where it cannot be read."""
+    if value is None or type(value) in (bool, int):
         return value
-    if isinstance(value, dict):
-        return {_word(str(key)): plain(each) for key, each in islice(value.items(), MAX_ITEMS)}
-    if isinstance(value, list | tuple | set | frozenset):
+    if type(value) is str:
+        return _bounded(value, MAX_TEXT_CHARACTERS)
+    if type(value) is float:
+        return value if isfinite(value) else str(value)
+    return guarded(lambda error: f"(it cannot be shown: {class_name(error)})", _plain, value)
+
+
+def _plain(value: Any) -> object:
+    if is_a(value, dict):
+        return {_word(text_of(key)): plain(each) for key, each in islice(value.items(), MAX_ITEMS)}
+    if is_a(value, (list, tuple, set, frozenset)):
         return [plain(each) for each in islice(value, MAX_ITEMS)]
-    return _bounded(str(value), MAX_TEXT_CHARACTERS)
+    for kind in (int, float):  # a number of a class of its own, such as numpy's
+        if is_a(value, kind):
+            return plain(kind(value))
+    return _bounded(text_of(value), MAX_TEXT_CHARACTERS)
 
 
 def _bounded(text: str, most: int) -> str:

@@ -345,8 +345,9 @@ class TestLoading:
         assert ApplicationError.__name__ in done.stderr
         assert "DJANGO_SETTINGS_MODULE=project.settings" in done.stderr
 
-    def test_the_loggers_stay_on_whatever_the_settings_say(self) -> None:
-        code = "import logging, kiqcluster; logging.getLogger('kiqcluster')\nfrom django.conf import settings\n"
+    def test_a_worker_goes_on_logging_whatever_the_settings_say(self) -> None:
+        code = "import logging\nfrom kiqcluster.process.logs import log; log.configure('json', 'info')\n"
+        code += "from django.conf import settings\n"
         code += (
             "settings.configure(LOGGING={'version': 1}, INSTALLED_APPS=['kiqcluster.contrib.django'], USE_TZ=True)\n"
         )

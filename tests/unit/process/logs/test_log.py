@@ -99,6 +99,19 @@ class TestJson:
 
         assert line["value"] == shown
 
+    @pytest.mark.parametrize("base", [object, str, int, float, dict, list, tuple, set])
+    def test_a_value_that_lies_about_itself_costs_no_line(self, base: type) -> None:
+        def fail(*_: object) -> Any:
+            raise SystemExit
+
+        methods = ("__str__", "__repr__", "__len__", "__iter__", "__int__", "__float__", "items", "keys", "__eq__")
+        lying = type("Lying", (base,), {**dict.fromkeys(methods, fail), "__class__": property(fail), "__hash__": None})
+
+        line = rubyjson_of(record(event_fields={"value": lying(), "values": [lying(), {"key": lying()}], "other": 5}))
+
+        assert line["other"] == 5
+        assert {"value", "values"} <= line.keys()
+
     def test_no_field_makes_a_line_without_end(self) -> None:
         huge = "x" * 1_000_000
         payload = {"class": huge, "args": [], "jid": huge, "queue": huge}
@@ -263,10 +276,6 @@ def raise_level(handler: logging.StreamHandler[TextIO]) -> None:
     log.LOGGER.setLevel("WARNING")
 
 
-def disable(handler: logging.StreamHandler[TextIO]) -> None:
-    log.LOGGER.disabled = True
-
-
 class TestShortcut:
     """The way around logging is open only while it leads to the same."""
 
@@ -275,7 +284,6 @@ class TestShortcut:
         with (tmp_path / "log").open("w") as stream:
             yield stream
         logger.filters.clear()
-        logger.disabled = False
 
     @staticmethod
     def find() -> log.Shortcut | None:
@@ -298,14 +306,13 @@ class TestShortcut:
             add_filter,
             propagate,
             raise_level,
-            disable,
             lambda handler: handler.addFilter(lambda _: True),
             lambda handler: handler.setFormatter(logging.Formatter()),
             lambda handler: handler.setLevel("ERROR"),
             lambda handler: handler.setStream(io.StringIO()),
         ],
         ids=[
-            "handler", "filter", "propagation", "level", "disabled",
+            "handler", "filter", "propagation", "level",
             "handler's filter", "formatter", "handler's level", "stream",
         ],
     )  # fmt: skip
@@ -319,6 +326,18 @@ class TestShortcut:
         change(found.handler)
 
         assert not found.is_open()
+
+    def test_what_is_for_all_loggers_closes_it_not(self, logger: logging.Logger, stream: TextIO) -> None:
+        log.configure("json", "info", stream)
+        found = self.find()
+        assert found is not None
+
+        logger.disabled = True
+        logging.disable(logging.CRITICAL)
+        is_open = found.is_open()
+        logging.disable(logging.NOTSET)
+
+        assert is_open
 
     def test_there_is_none_where_others_listen(self, stream: TextIO) -> None:
         log.configure("json", "info", stream)

@@ -30,6 +30,7 @@ from kiqcluster.application.options import (
     under_own_names,
 )
 from kiqcluster.application.registry import Definition
+from kiqcluster.application.signatures import signature_of
 from kiqcluster.client.async_writes import aenqueue, aenqueue_bulk
 from kiqcluster.client.chains import AsyncNext, Chain, HasPerform, Link, Next
 from kiqcluster.client.client import Client
@@ -293,7 +294,7 @@ def job(
             )
         check_function(function, name)
         wire_name = wire_name_of(name, function.__name__, namespace)
-        definition = define(wire_name, options, lambda: (None, function), inspect.signature(function), function)
+        definition = define(wire_name, options, lambda: (None, function), signature_of(function), function)
         return (AsyncJobFunction if definition.is_async else JobFunction)(function, definition)
 
     return decorate if function is None else decorate(function)
@@ -337,15 +338,13 @@ class Job:
             return
         if not callable(perform):
             raise JobDefinitionError(f"{cls.__qualname__}.perform is not a method; write def perform(self, …)")
-        signature = inspect.signature(perform)
         is_bound = isinstance(inspect.getattr_static(cls, "perform"), staticmethod | classmethod)
-        parameters = list(signature.parameters.values())[0 if is_bound else 1 :]
         hooks = {hook: _hook(cls, hook) for hook in HOOKS if hasattr(cls, hook)}
         cls.definition = define(
             wire_name,
             {**cls.declared_options, **hooks},
             lambda: _prepared(cls),
-            signature.replace(parameters=parameters),
+            signature_of(perform, has_self=not is_bound),
             cls,
         )
 

@@ -25,6 +25,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ParamSpec, Protocol, Unpack
 
 from kiqcluster.application.options import JobOptions
+from kiqcluster.application.signatures import hides_parameters, signature_of
 from kiqcluster.client.client import Client
 from kiqcluster.errors import JobDefinitionError
 from kiqcluster.job import Enqueuer, Job
@@ -36,6 +37,7 @@ P = ParamSpec("P")
 PAUSED = -1  # as a concurrency limit, whose 0 is none
 OWN_OPTIONS = ("concurrency_limit", "concurrency_key", "deduplicate", "deduplicate_key", "reschedule_once")
 PARTS = ("max_running_jobs", "remaining_work_count", "perform_work")
+SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
 SEAT = inspect.Parameter("seat", inspect.Parameter.POSITIONAL_ONLY, annotation=int)
 
 
@@ -115,11 +117,12 @@ def _perform_of(cls: type[Any]) -> Callable[..., None]:
             with _where_it_runs(enqueuer.definition.name):
                 enqueuer.perform_async(seat, *args)
 
-    of_work = inspect.signature(cls.perform_work)
-    own, *others = of_work.parameters.values()
+    of_work = signature_of(cls.perform_work, has_self=True)
+    refused = inspect.Parameter.VAR_KEYWORD if hides_parameters(cls.perform_work) else None
+    others = [each for each in of_work.parameters.values() if each.kind is not refused]
     if inspect.iscoroutinefunction(cls.perform_work):
         raise JobDefinitionError(f"{cls.__qualname__}.perform_work is async, which workers do not run yet")
-    perform.__signature__ = of_work.replace(parameters=[_positional(own), SEAT, *others])  # type: ignore[attr-defined]
+    perform.__signature__ = of_work.replace(parameters=[SELF, SEAT, *others])  # type: ignore[attr-defined]
     perform.__wrapped__ = cls.perform_work  # type: ignore[attr-defined]  # where the names in its annotations are known
     return perform
 
@@ -133,10 +136,6 @@ def _where_it_runs(name: str) -> AbstractContextManager[object]:
     if running is None or running.held is None or running.name != name:
         return nullcontext()
     return Client.via(running.held[1])
-
-
-def _positional(parameter: inspect.Parameter) -> inspect.Parameter:
-    return parameter.replace(kind=inspect.Parameter.POSITIONAL_ONLY)
 
 
 def _has_work(job: Counts, seat: int, args: Sequence[Any]) -> bool:

@@ -8,6 +8,7 @@ subclasses       values of subclasses of datetime, Decimal and such → values o
 losses           where a model differs from the one that its JSON gives back
 changes          where the value that a job would get differs from the one that a push was given
 annotations      which types an annotation holds, and what they need
+signatures       which arguments a job takes, by the function that is called for it
 definitions      the class or function of a job → its definition, checked and registered
 options          which options a job may have, and their valid values
 shared_names     what is declared under names that all applications on a Redis share

@@ -14,6 +14,7 @@ from typing import Any
 from kiqcluster.application.argument_types import typed
 from kiqcluster.application.options import OPTIONS, check_combinations, check_options
 from kiqcluster.application.registry import BY_KEYWORD, Definition, current_registry
+from kiqcluster.application.signatures import hidden_by_decorator, hides_parameters
 from kiqcluster.errors import InvalidPush, JobDefinitionError
 from kiqcluster.sidekiq.payload import check_queue_name
 
@@ -73,7 +74,8 @@ def define(
     if "concurrency_key" in checked and "concurrency_limit" not in checked:
         raise JobDefinitionError(f"{name}: concurrency_key = … has no effect without a concurrency_limit")
     is_active_job = checked.get("active_job", False)
-    _check_signature(name, signature, target, () if is_active_job else BY_KEYWORD)
+    is_hidden = not is_active_job and hides_parameters(getattr(target, "perform", target))
+    _check_signature(name, signature, target, () if is_active_job or is_hidden else BY_KEYWORD)
     declared = frozenset(checked)
     if "cron" in checked:
         checked = _with_cron_defaults(name, checked, signature)
@@ -93,7 +95,10 @@ def define(
         is_async=inspect.iscoroutinefunction(getattr(target, "perform", target)),
         is_iterable=is_iterable,
     )
-    definition = definition.with_envelope() if is_active_job else typed(definition, target)
+    if is_hidden:
+        definition = hidden_by_decorator(definition, target)
+    else:
+        definition = definition.with_envelope() if is_active_job else typed(definition, target)
     current_registry().add(definition)
     return definition
 

@@ -27,6 +27,7 @@ from contextlib import (
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, Unpack
 
 from kiqcluster.application.options import JobOptions
+from kiqcluster.application.signatures import hides_parameters, signature_of
 from kiqcluster.errors import AbortIteration, JobDefinitionError
 from kiqcluster.iterable.loop import Loop
 from kiqcluster.job import Job
@@ -214,18 +215,18 @@ def _signature_of(cls: type[Any]) -> inspect.Signature:
 
     Raises JobDefinitionError where each_iteration does not take the same arguments after the item.
     """
-    signature = inspect.signature(cls.build_enumerator)
-    parameters = dict(signature.parameters)
-    if parameters.pop("cursor", None) is None:
+    signature = signature_of(cls.build_enumerator)
+    parameters, is_hidden = dict(signature.parameters), hides_parameters(cls.build_enumerator)
+    if parameters.pop("cursor", None) is None and not is_hidden:
         raise JobDefinitionError(
             f"{cls.__qualname__}.build_enumerator{signature} needs a parameter named cursor: the job goes on there"
         )
     positions = [each for each in parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
     needed = [object() for each in positions if each.kind is not inspect.Parameter.VAR_POSITIONAL]
-    own, *arguments = needed
-    each_iteration = inspect.signature(cls.each_iteration)
+    each_iteration = signature_of(cls.each_iteration)
     try:
-        each_iteration.bind(own, object(), *arguments)
+        if not is_hidden:
+            each_iteration.bind(object(), object(), *needed[1:])
     except TypeError as error:
         raise JobDefinitionError(
             f"{cls.__qualname__}.each_iteration{each_iteration} has to take the item, and then the arguments of "

@@ -113,19 +113,23 @@ class TestDeclaration:
 
         assert prepare()[0] is not prepare()[0]
 
-    def test_a_decorated_perform_keeps_the_signature_of_what_it_wraps(self) -> None:
-        def noisy(function: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(function)
-            def wrapper(*args: Any, **kwargs: Any) -> Any:
-                return function(*args, **kwargs)
-
-            return wrapper
-
+    def test_a_perform_whose_decorator_hides_its_parameters_takes_any_arguments(self) -> None:
         class Wrapped(Job):
-            @noisy
-            def perform(self, a: int, b: int = 2) -> None: ...
+            @with_session
+            def perform(self, session: str, a: int, b: int = 2) -> None: ...
 
-        assert list(Wrapped.definition.signature.parameters) == ["a", "b"]
+        assert Wrapped.definition.positional((1, 2, 3), {}) == [1, 2, 3]
+        assert Wrapped.definition.fits([1, 2, 3]) is None
+
+
+def with_session(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a method an argument of the decorator's own."""
+
+    @functools.wraps(method)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(self, "session", *args, **kwargs)
+
+    return wrapper
 
 
 class TestNamespaces:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature
 from typing import Any
 
 from kiqcluster.application.annotations import Namespace, Unresolved, names_of
 from kiqcluster.application.argument_types import ArgumentTypes
+from kiqcluster.application.signatures import signature_of
 from kiqcluster.errors import InvalidArguments
 
 __all__ = ["KEYWORDS", "Arguments"]
@@ -35,9 +36,8 @@ class Arguments:
 
     def __init__(self, name: str, function: Callable[..., Any], *, is_bound: bool) -> None:
         """Raises JobDefinitionError for a keyword whose type cannot be converted.  name: of the task."""
-        own = signature(function)
-        parameters = list(own.parameters.values())[1 if is_bound else 0 :]
-        self.signature = own.replace(parameters=parameters)
+        self.signature = signature_of(function, has_self=is_bound)
+        parameters = list(self.signature.parameters.values())
         self._positions = [each for each in parameters if each.kind not in BY_KEYWORD]
         self._is_variadic = any(each.kind is Parameter.VAR_POSITIONAL for each in parameters)
         self.has_keywords = len(self._positions) < len(parameters)

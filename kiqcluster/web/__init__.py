@@ -10,6 +10,7 @@ errors      what went wrong → an answer
 security/   forged requests: host, origin, token; the headers of every answer; keys of jobs that hide what they name
 rate_limit  how often somebody may ask for what is costly
 settings    [web] of the configuration
+mount       below which path browsers find the pages, where a proxy takes it away
 templating  templates → HTML: environments by language, fragments, what is unsafe in text
 arguments   a job's arguments as pages show them
 formats     numbers, times and durations as text

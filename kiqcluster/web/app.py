@@ -37,6 +37,7 @@ from kiqcluster.web.arguments import FormatArguments, shown_arguments
 from kiqcluster.web.context import Context, Meter, Shelf
 from kiqcluster.web.errors import Trouble, outcome_of, trouble_of
 from kiqcluster.web.i18n import LANGUAGES, choose_language, message, translations
+from kiqcluster.web.mount import mounted
 from kiqcluster.web.rate_limit import DownloadLimit, RateLimit
 from kiqcluster.web.routing import CONFIRMED, Action, Done, Download, Page, Table, table, to_path
 from kiqcluster.web.security import guard
@@ -124,13 +125,13 @@ class WebApp:
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         """Answer a request (WSGI)."""
-        request = WebRequest(environ)
+        request = WebRequest(mounted(environ, self.settings.root_path, self.settings.trusted_proxies))
         try:
             response = self._file(request) if assets.is_asset(request.path) else self._answer(request)
         except Exception:  # noqa: BLE001  # even the page of what went wrong has failed
             LOGGER.exception("%s %s failed", request.method, clean(request.path))
             response = Response(PLAIN_TROUBLE, status=500)
-        return guard.harden(response)(environ, start_response)
+        return guard.harden(response)(request.environ, start_response)
 
     def _file(self, request: WebRequest) -> Response:
         try:

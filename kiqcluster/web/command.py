@@ -14,7 +14,7 @@ from kiqcluster.process.config import parse_listen
 from kiqcluster.process.logs import log
 from kiqcluster.store import Store
 from kiqcluster.web.app import MAX_REQUEST_BYTES, create_app
-from kiqcluster.web.settings import read_settings
+from kiqcluster.web.settings import read_root_path, read_settings
 from kiqcluster.web.users import is_loopback
 
 __all__ = ["serve"]
@@ -24,14 +24,19 @@ CONNECTION_SECONDS = 60  # that an idle connection is kept
 MAX_CONNECTIONS = 1_000  # each open tab keeps one, since it asks again every two seconds
 
 
-def serve(store: Store, listen: str, table: object, *, read_only: bool, ready: Callable[[str], object]) -> None:
+def serve(
+    store: Store, listen: str, table: object, *, read_only: bool, root_path: str, ready: Callable[[str], object]
+) -> None:
     """Serve the pages until SIGINT or SIGTERM.
 
-    table: [web] of the configuration.  ready: told where, once it listens.  Raises UsageError.
+    table: [web] of the configuration.  root_path: "" for that of the configuration.  ready: told where, once it
+    listens.  Raises UsageError.
     """
     settings = read_settings(table if isinstance(table, dict) else None)
     if read_only:
         settings = replace(settings, read_only=True)
+    if root_path:
+        settings = replace(settings, root_path=read_root_path(root_path))
     place = parse_listen(listen)
     if not isinstance(place, tuple):
         raise UsageError(f"--listen {listen}: the pages are served at HOST:PORT")
@@ -60,5 +65,5 @@ def serve(store: Store, listen: str, table: object, *, read_only: bool, ready: C
         raise UsageError(f"--listen {listen} cannot be used ({error})", ExitCode.ADDRESS_IN_USE) from error
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):  # while it serves, waitress takes care of that
-        ready(f"http://{listen}/")
+        ready(f"http://{listen}{settings.root_path}/")
         server.run()

@@ -7,6 +7,8 @@ hosts = ["jobs.example.com"]                                    # names under wh
 read_only = true
 language = "ja"                                                 # where a browser asks for none of ours
 secret = "…"                                                    # by which pages name jobs; else one in Redis
+root_path = "/ops/jobs"                                         # below which browsers find the pages
+trusted_proxies = ["10.0.0.0/8"]                                # whose X-Forwarded-Prefix says the same
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from typing import Any
 
 from kiqcluster.errors import UsageError
 from kiqcluster.web.i18n import LANGUAGES
+from kiqcluster.web.mount import Network, is_root_path, network
 from kiqcluster.web.users import Credential, Role
 
-__all__ = ["WebSettings", "read_settings"]
+__all__ = ["WebSettings", "read_root_path", "read_settings"]
 
 SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 PASSWORD_HASH = re.compile(r"(scrypt|pbkdf2)(:\w+)*\$[^$]+\$[0-9a-f]+")
@@ -39,6 +42,8 @@ class WebSettings:
     read_only: bool = False
     language: str = "en"
     secret: str = field(default="", repr=False)
+    root_path: str = ""
+    trusted_proxies: tuple[Network, ...] = ()
 
 
 def read_settings(table: Mapping[str, Any] | None) -> WebSettings:
@@ -62,7 +67,24 @@ def read_settings(table: Mapping[str, Any] | None) -> WebSettings:
         read_only=read_only,
         language=language,
         secret=secret,
+        root_path=read_root_path(table.get("root_path", "")),
+        trusted_proxies=tuple(_network(each) for each in _texts(table, "trusted_proxies")),
     )
+
+
+def read_root_path(given: object) -> str:
+    """Return the path below which browsers find the pages, "" for none.  Raises UsageError."""
+    path = given.rstrip("/") if isinstance(given, str) else given
+    if path == "" or (isinstance(path, str) and is_root_path(path)):
+        return path
+    raise UsageError(f"[web] root_path is a path like /ops/jobs, not {given!r}")
+
+
+def _network(text: str) -> Network:
+    try:
+        return network(text)
+    except ValueError as error:
+        raise UsageError(f"[web] trusted_proxies: {error}; write addresses or networks, 10.0.0.0/8") from error
 
 
 def _texts(table: Mapping[str, Any], name: str) -> tuple[str, ...]:

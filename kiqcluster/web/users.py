@@ -40,7 +40,7 @@ OLD_PROTOCOLS = (
     "HTTP/1.0",
 )  # no browser's; nginx speaks to what is behind it so, unless it is told otherwise
 MAX_KNOWN_PASSWORDS = 1_000  # that were checked lately: a hash takes some 50 ms on purpose
-FAILURES, FAILURES_PER_SECOND = 10.0, 0.2  # wrong credentials of one name from one address
+FAILURES, FAILURES_PER_SECOND = 10.0, 0.2  # wrong passwords of one name from one address
 ADDRESS_FAILURES, ADDRESS_FAILURES_PER_SECOND = 100.0, 1.0  # of all names together: many people may share a proxy's
 MAX_KEY_CHARACTERS = 100  # of a name, in a key of the limit
 
@@ -80,8 +80,10 @@ class Credential:
 class Gate:
     """Says who asks.  Thread-safe: a dict is read and written in single steps.
 
-    Wrong credentials are counted by name and address, so that one who guesses keeps no other name out; and by address
+    Wrong passwords are counted by name and address, so that one who guesses keeps no other name out; and by address
     with a larger limit, for one who guesses names as well.  A password that was right lately is not held up.
+    Wrong tokens are not counted: a right one is never held up, so that would stop nobody, and an SSO proxy in front may
+    send its own with each request.
     """
 
     def __init__(
@@ -122,20 +124,13 @@ class Gate:
         given = request.authorization
         if given is None:
             raise Unauthorized(message("A name and a password, or a token, are needed."), www_authenticate=CHALLENGE)
-        address = request.remote_addr or ""
-        name = (given.username or "")[:MAX_KEY_CHARACTERS] if given.type == "basic" else ""
-        buckets = ((self._failures, f"{address}|{name}"), (self._address_failures, address))
         user = None
         if given.type == "bearer":
             user = self._by_token(given.token or "")
-        elif given.type == "basic" and (known := self._remembered(given.username or "", given.password or "")):
-            user = known
         elif given.type == "basic":
-            _hold_up(max(limit.wait(key) for limit, key in buckets))
-            user = self._by_password(given.username or "", given.password or "")
+            name, password = given.username or "", given.password or ""
+            user = self._remembered(name, password) or self._by_password(name, password, request.remote_addr or "")
         if user is None:
-            for limit, key in buckets:
-                _hold_up(limit.take(key))
             raise Unauthorized(message("These credentials are not valid."), www_authenticate=CHALLENGE)
         return user
 
@@ -145,11 +140,18 @@ class Gate:
         found = [each.user for each in self._tokens if hmac.compare_digest(each.secret_hash.lower(), given)]
         return found[0] if found else None
 
-    def _by_password(self, name: str, password: str) -> User | None:
-        """Check a hash also where there is no such user, so that the time tells nothing."""
+    def _by_password(self, name: str, password: str, address: str) -> User | None:
+        """Check a hash also where there is no such user, so that the time tells nothing.  Raises TooManyRequests."""
+        buckets = (
+            (self._failures, f"{address}|{name[:MAX_KEY_CHARACTERS]}"),
+            (self._address_failures, address),
+        )
+        _hold_up(max(limit.wait(key) for limit, key in buckets))
         credential = self._users.get(name)
         is_right = check_password_hash(self._no_user if credential is None else credential.secret_hash, password)
         if credential is None or not is_right:
+            for limit, key in buckets:
+                _hold_up(limit.take(key))
             return None
         if len(self._known) >= MAX_KNOWN_PASSWORDS:
             self._known.clear()

@@ -65,6 +65,16 @@ def test_the_pages_are_served_until_a_signal(stage: Stage, tmp_path: Path, numbe
         assert process.wait(TIMEOUT_SECONDS) == 0
 
 
+def test_a_path_of_the_command_line_is_in_every_link(stage: Stage, tmp_path: Path) -> None:
+    with web(stage, tmp_path, "--root-path", "/ops/jobs") as (_, port):
+        wait_until(lambda: answers(port), "the pages to answer")
+
+        text = ask(port, "GET", "/queues", {}).read().decode()
+
+    assert 'href="/ops/jobs/queues' in text
+    assert 'href="/queues' not in text
+
+
 def test_a_change_is_a_line_of_the_log(stage: Stage, tmp_path: Path) -> None:
     stage.push("quick", 1)
     with web(stage, tmp_path) as (process, port):

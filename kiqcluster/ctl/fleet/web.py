@@ -22,6 +22,7 @@ SETTINGS = ADDRESS_SETTINGS | {"web", "dead_max_jobs", "dead_timeout", "shards",
 @click.command(context_settings=CONTEXT_SETTINGS)
 @click.option("--listen", default=LISTEN, metavar="HOST:PORT", help=f"where the pages answer  [{LISTEN}]")
 @click.option("--read-only", is_flag=True, help="pages only show; nothing can be changed")
+@click.option("--root-path", default="", metavar="PATH", help="path below which browsers find the pages: /ops/jobs")
 @click.option(
     "-r",
     "--require",
@@ -31,7 +32,9 @@ SETTINGS = ADDRESS_SETTINGS | {"web", "dead_max_jobs", "dead_timeout", "shards",
 )
 @address_options
 @click.pass_context
-def web(ctx: click.Context, chosen: RedisChoice, listen: str, read_only: bool, require: tuple[str, ...]) -> None:
+def web(
+    ctx: click.Context, chosen: RedisChoice, listen: str, read_only: bool, root_path: str, require: tuple[str, ...]
+) -> None:
     """Serve the web pages.
 
     Without users or tokens in [web] of the configuration, they answer this host only.  With -r the application is
@@ -41,6 +44,7 @@ def web(ctx: click.Context, chosen: RedisChoice, listen: str, read_only: bool, r
     \b
       kiqctl web
       kiqctl web --listen 127.0.0.1:8083 --read-only
+      kiqctl web --root-path /ops/jobs
     """
     try:
         server = importlib.import_module(SERVER)
@@ -57,5 +61,5 @@ def web(ctx: click.Context, chosen: RedisChoice, listen: str, read_only: bool, r
     with using_setup(Setup(config=config, store=store)):
         if require:
             load_application(require)
-        server.serve(store, listen, config.web, read_only=read_only, ready=ready)
+        server.serve(store, listen, config.web, read_only=read_only, root_path=root_path, ready=ready)
     ctx.exit(ExitCode.STOPPED)

@@ -146,6 +146,33 @@ class TestAllPages:
         addresses = re.findall(r'(?:href|src|action|hx-get)="([^"]+)"', text)
         assert [each for each in addresses if not each.startswith(("/ops/jobs/", "#"))] == []
 
+    @pytest.mark.parametrize("path", ["/queues", "/ops/jobs/queues"], ids=["taken away", "passed on"])
+    @pytest.mark.parametrize("told", ["by the settings", "by a trusted proxy"])
+    def test_paths_begin_where_a_proxy_has_the_pages(self, full: Store, told: str, path: str) -> None:
+        settings = {"root_path": "/ops/jobs"} if told == "by the settings" else {"trusted_proxies": ["127.0.0.0/8"]}
+        headers = {} if told == "by the settings" else {"X-Forwarded-Prefix": "/ops/jobs/"}
+        site = Site(full, settings=settings)
+
+        answer = site.get(path, headers)
+
+        addresses = re.findall(r'(?:href|src|action|hx-get)="([^"]+)"', answer.text)
+        assert [each for each in addresses if not each.startswith(("/ops/jobs/", "#"))] == []
+        assert "Path=/ops/jobs;" in f"{answer.headers['Set-Cookie']};"
+        style = next(each for each in addresses if each.endswith(".css"))
+        assert site.get(style.removeprefix("/ops/jobs"), headers).status_code == 200
+        assert site.get(style, headers).status_code == 200
+
+    @pytest.mark.parametrize(
+        ("trusted", "prefix"),
+        [([], "/ops"), (["10.0.0.0/8"], "/ops"), (["127.0.0.1"], "//evil.example"), (["127.0.0.1"], 'x" onclick="y')],
+    )
+    def test_a_prefix_of_somebody_else_is_not_believed(self, full: Store, trusted: list[str], prefix: str) -> None:
+        text = Site(full, settings={"trusted_proxies": trusted}).get("/queues", {"X-Forwarded-Prefix": prefix}).text
+
+        assert 'href="/queues' in text
+        assert "evil" not in text
+        assert "onclick" not in text
+
     def test_the_first_load_is_less_than_150_kb(self, full: Store) -> None:
         site = Site(full)
         page = site.get("/", {"Accept-Encoding": "gzip"})

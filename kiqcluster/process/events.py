@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar, get_args
 
 from kiqcluster.errors import UsageError
+from kiqcluster.process.boundary.forms import check_form
 
 __all__ = ["LIFECYCLE", "Events", "Fields", "Hooks", "LifecycleEvent"]
 
@@ -56,13 +57,17 @@ class Hooks:
         self._hooks: dict[str, list[Hook]] = {name: [] for name in LIFECYCLE}
 
     def on(self, event: LifecycleEvent) -> Callable[[H], H]:
-        """Return a decorator that registers a handler without arguments.  Raises UsageError for an unknown event."""
+        """Return a decorator that registers a handler without arguments.
+
+        Raises UsageError for an unknown event, and for a handler that cannot be called so.
+        """
         if event not in self._hooks:
             near = difflib.get_close_matches(event, LIFECYCLE, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"the events are {', '.join(LIFECYCLE)}"
             raise UsageError(f"there is no event {event!r}; {hint}")
 
         def register(hook: H) -> H:
+            check_form(f"a handler of {event}", hook, "()")
             self._hooks[event].append(hook)
             return hook
 

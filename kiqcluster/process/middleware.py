@@ -2,6 +2,7 @@
 
 A server middleware is `(run, proceed) -> Outcome | None`, a client middleware `(push, proceed) -> Push | None`.
 It calls `proceed()` once and returns the result; a client middleware that returns None stops the push.
+Code of another form, such as a class with `call` or a function with a yield, is refused where it is added.
 A middleware given as a class is instantiated once, when it is added.
 
 An async job goes through the method `acall` of a server middleware, a coroutine function of the same arguments, where
@@ -16,12 +17,15 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from kiqcluster.errors import UsageError
+from kiqcluster.process.boundary.calls import name_of
+from kiqcluster.process.boundary.forms import check_form
 
 __all__ = ["Chain"]
 
 Subject = TypeVar("Subject")
 Result = TypeVar("Result")
 Proceed = Callable[[], Result]
+FORM = "(run, proceed), a client middleware with (push, proceed)"
 Middleware = Callable[[Subject, Proceed[Result]], Result]
 
 
@@ -115,10 +119,26 @@ class Chain(Generic[Subject, Result]):
 
 
 def _instantiate(middleware: Middleware[Subject, Result]) -> Middleware[Subject, Result]:
-    made = middleware() if isinstance(middleware, type) else middleware
+    """Return a middleware, or an instance of its class.  Raises UsageError for one that a push or a run cannot call."""
+    made = _made(middleware) if isinstance(middleware, type) else middleware
     if inspect.iscoroutinefunction(made) or inspect.iscoroutinefunction(type(made).__call__):
         raise UsageError(
             f"{middleware!r} is a coroutine function, which jobs in threads cannot call; write a class with __call__ "
             "for these, and with async def acall for async jobs"
         )
+    check_form("a middleware", made, FORM, "run", "proceed")
     return made
+
+
+def _made(kind: type[Any]) -> Any:
+    try:
+        signature = inspect.signature(kind)
+    except (TypeError, ValueError):  # as of some that are written in C: nobody can tell
+        return kind()
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise UsageError(
+            f"{name_of(kind)} cannot be made without arguments ({error}); add an instance of it"
+        ) from error
+    return kind()

@@ -18,6 +18,7 @@ from kiqcluster.errors import ApplicationError, StoreError, UnroutedCall, as_exc
 from kiqcluster.process import config_sources
 from kiqcluster.process.boundary.beat_guard import BeatGuard
 from kiqcluster.process.boundary.calls import guarded, name_of
+from kiqcluster.process.boundary.forms import check_form
 from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.config import CodeSettings, Config
 from kiqcluster.process.delivery import UNROUTED_ALLOWED, Deferral, Delivery, OutsideSource, Refusal, runs_a_test
@@ -152,12 +153,20 @@ class Setup:
             self.store = None
 
     def error_handler(self, handler: E) -> E:
-        """Register `handler(error, context)`, called for every error in a job or a service of the worker."""
+        """Register `handler(error, context)`, called for every error in a job or a service of the worker.
+
+        Raises UsageError for a handler that cannot be called so.
+        """
+        check_form("an error handler", handler, "(error, context)", "error", "context")
         self.error_handlers.append(handler)
         return handler
 
     def death_handler(self, handler: D) -> D:
-        """Register `handler(payload, error)`, called for every job that will not be tried again."""
+        """Register `handler(payload, error)`, called for every job that will not be tried again.
+
+        Raises UsageError for a handler that cannot be called so.
+        """
+        check_form("a death handler", handler, "(payload, error)", "payload", "error")
         self.death_handlers.append(handler)
         return handler
 

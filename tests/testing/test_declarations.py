@@ -59,8 +59,8 @@ def test_middleware_handlers_hooks_and_settings_are_as_before(setup: Setup) -> N
         setup.server_middleware.add(middleware)
         setup.error_handler(handler)
         setup.death_handler(handler)
-        setup.hooks.on("shutdown")(middleware)
-        setup.hooks.on("ready")(middleware)
+        setup.hooks.on("shutdown")(lambda: None)
+        setup.hooks.on("ready")(lambda: None)
         setup.configure(max_retries=9)
         setup.store = None
         assert setup.current_config().max_retries == 9

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kiqcluster.errors import UsageError
@@ -59,3 +61,20 @@ def test_every_listener_hears_every_event_in_order() -> None:
         (1, "worker_left", {}),
         (2, "worker_left", {}),
     ]
+
+
+@pytest.mark.parametrize("wrong", [lambda payload: None, "connect", None])
+def test_a_hook_that_cannot_be_called_is_refused(wrong: Any) -> None:
+    hooks = Hooks()
+
+    with pytest.raises(UsageError, match="a handler of startup"):
+        hooks.on("startup")(wrong)
+
+    assert hooks.of("startup") == []
+
+
+def test_a_hook_that_nobody_would_await_is_refused() -> None:
+    async def connect() -> None: ...
+
+    with pytest.raises(UsageError, match="nobody would await"):
+        Hooks().on("startup")(connect)

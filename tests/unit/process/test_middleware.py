@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import functools
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
@@ -153,6 +157,80 @@ class TestClasses:
         chain.remove(Counting)
 
         assert list(chain) == [A, B, C, D]
+
+
+class Dramatiq:
+    def before_process_message(self, broker: object, message: object) -> None: ...
+
+
+class Ruby:
+    def call(self, job: object, payload: object, queue: str) -> None: ...
+
+
+class Configured:
+    def __init__(self, region: str) -> None:
+        self.region = region
+
+    def __call__(self, _subject: list[str], proceed: Callable[[], str | None]) -> str | None:
+        return proceed()
+
+
+def yielding(_subject: list[str], _proceed: Callable[[], str | None]) -> Iterator[None]:
+    yield
+
+
+class TestForms:
+    """A middleware of another library's form would fail each push with a bare TypeError."""
+
+    @pytest.mark.parametrize(
+        ("wrong", "remedy"),
+        [
+            (lambda proceed: proceed, "it is called with (run, proceed)"),
+            (lambda job, payload, queue: None, "it is called with (run, proceed)"),
+            (lambda *, run, proceed: None, "it is called with (run, proceed)"),
+            (Dramatiq, "write a function (run, proceed)"),
+            (Ruby, "write a function (run, proceed)"),
+            ("app.middleware", "write a function (run, proceed)"),
+            (None, "write a function (run, proceed)"),
+            (yielding, "has a yield in it"),
+            (Configured, "add an instance of it"),
+        ],
+    )
+    @pytest.mark.parametrize("verb", ["add", "prepend", "insert_before", "insert_after", "replace"])
+    def test_another_form_is_refused_where_it_is_added(
+        self, chain: Chain[list[str], str | None], verb: str, wrong: object, remedy: str
+    ) -> None:
+        existing = () if verb in ("add", "prepend") else (B,)
+
+        with pytest.raises(UsageError, match=re.escape(remedy)):
+            getattr(chain, verb)(*existing, wrong)
+
+        assert list(chain) == [A, B, C]
+
+    @pytest.mark.parametrize(
+        "middleware",
+        [
+            lambda *arguments: arguments[1](),
+            lambda subject, proceed, *more, **options: proceed(),
+            lambda subject, proceed, limit=3: proceed(),
+            partial(lambda limit, subject, proceed: proceed(), 3),
+            Configured("eu"),
+            Configured("eu").__call__,
+            Mock(side_effect=lambda subject, proceed: proceed()),
+        ],
+    )
+    def test_whatever_can_be_called_so_is_a_middleware(self, middleware: Middleware) -> None:
+        chain = Chain[list[str], str | None]()
+        chain.add(middleware)
+
+        assert chain.invoke([], lambda: "done") == "done"
+
+    def test_the_outermost_signature_counts(self, chain: Chain[list[str], str | None]) -> None:
+        @functools.wraps(A)
+        def wrapped(subject: list[str]) -> str | None: ...
+
+        with pytest.raises(UsageError, match="it is called with"):
+            chain.add(wrapped)  # type: ignore[arg-type]
 
 
 class TestAsync:

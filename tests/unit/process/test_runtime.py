@@ -56,6 +56,15 @@ class TestHandlers:
         assert setup.error_handler(fail) is fail
         assert setup.death_handler(fail) is fail
 
+    @pytest.mark.parametrize("wrong", [lambda error: None, lambda: None, "report"])
+    def test_a_handler_that_cannot_be_called_is_refused(self, setup: Setup, wrong: Any) -> None:
+        with pytest.raises(UsageError, match="an error handler"):
+            setup.error_handler(wrong)
+        with pytest.raises(UsageError, match="a death handler"):
+            setup.death_handler(wrong)
+
+        assert (setup.error_handlers, setup.death_handlers) == ([], [])
+
 
 class TestFire:
     @pytest.mark.parametrize("event", ["ready", "quiet", "shutdown", "exit", "heartbeat"])

@@ -70,7 +70,9 @@ local function has_watched()
   local server, since, last = string.match(type(seen) == 'string' and seen or '', '^(%S+) (%d+) (%d+)$')
   since, last = tonumber(since), tonumber(last)
   if server ~= ARGV[4] or now < last or now - last > silence / 3 then since = now end
-  redis.call('HSET', KEYS[6], ARGV[1], string.format('%s %d %d', ARGV[4], since, now))
+  if since == now or now - last >= silence / 60 then -- a large fleet beats more often than that
+    redis.call('HSET', KEYS[6], ARGV[1], string.format('%s %d %d', ARGV[4], since, now))
+  end
   return now - since >= silence
 end
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 
 from kiqcluster.application.registry import Registry, using_registry
 from kiqcluster.job import job
+from kiqcluster.worker.maintenance import duties
 from kiqcluster.worker.maintenance.duties import MARGIN_SECONDS, due_after, longest_gap, pause, scope
 
+MAINTENANCE = Path(duties.__file__).parent
 intervals = st.floats(0.05, 1e5)
 fleets = st.integers(1, 100_000)
 
@@ -56,6 +59,25 @@ def test_the_looks_of_a_large_fleet_are_spread() -> None:
 
     assert pauses[-1] - pauses[0] == pytest.approx(0.5, rel=0.05)
     assert max(pauses[at + 50] - pauses[at] for at in range(950)) < 0.1
+
+
+OWN_TIMERS = {
+    "cron_ticks": "which entries this process could not enqueue",
+    "duties": "when this process looks",
+    "limit_upkeep": "how old its count of the fleet's threads is",
+    "membership_beat": "when its beat was answered",
+    "outside_sources": "when it has last looked into a database",
+    "poller": "what becomes due that it knows of, and which keys it is refused",
+    "progress": "what its own jobs have said",
+    "recovery": "its own beat, and the dead that its supervisor has told it of",
+}
+
+
+def test_a_timer_beside_the_duties_concerns_only_its_process() -> None:
+    """What the fleet does from time to time is a duty: a process may end before its timer does."""
+    with_timers = {path.stem for path in MAINTENANCE.glob("*.py") if "monotonic()" in path.read_text("utf-8")}
+
+    assert with_timers == OWN_TIMERS.keys()
 
 
 def test_processes_share_the_duties_of_an_application_if_they_have_the_same_jobs() -> None:

@@ -221,13 +221,12 @@ class Connection:
 
     def _connect(self) -> Wire:
         """Connect to the first node that can be reached.  Raises the last one's RedisUnavailable."""
-        failure = None
+        failure = RedisUnavailable("`locate` names no server to connect to; nothing was sent")
         for node in self._locate():
             try:
                 return self._connect_to({**node})
             except RedisUnavailable as error:
                 failure = error
-        assert failure is not None  # without a node, locate raises
         raise failure
 
     def _connect_to(self, node: Node) -> Wire:

@@ -21,6 +21,12 @@ def test_a_server_that_is_not_there_is_unavailable_and_nothing_was_sent() -> Non
         Store(f"redis://127.0.0.1:{free_port()}/0").call("PING")
 
 
+def test_a_function_that_names_no_server_is_told(store: Store) -> None:
+    """It may ask a service that knows none at the moment; this is no assertion, which `python -O` leaves out."""
+    with pytest.raises(RedisUnavailable, match="`locate` names no server"):
+        Store(locate=list).call("PING")
+
+
 def test_a_timed_out_push_is_not_sent_twice(redis_server: RedisServer, store: Store) -> None:
     hasty = Store(redis_server.url, timeout=0.2)
     hasty.call("PING")

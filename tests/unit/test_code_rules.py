@@ -292,6 +292,20 @@ def _is_of_text(call: ast.Call) -> bool:
     return is_method and isinstance(mode, ast.Constant) and bool(re.fullmatch(r"[rwax+]+t?", str(mode.value)))
 
 
+def test_an_assertion_asks_nobody() -> None:
+    """It says of our own values which type they have.  What the environment can break is an error that says so."""
+    found = [
+        f"{path}:{call.lineno}: {dotted(call.func)}"
+        for path, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert)
+        for call in ast.walk(node.test)
+        if isinstance(call, ast.Call) and dotted(call.func) != "isinstance"
+    ]
+
+    assert found == []
+
+
 def test_data_is_read_by_importlib_resources() -> None:
     found = {
         path

@@ -238,6 +238,8 @@ class Connection:
             node.setdefault("socket_timeout", self._timeout)
             node.setdefault("socket_connect_timeout", self._timeout)
             connection = make(**node, protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
+            # No CLIENT SETINFO, under the names of redis-py 6 and of the newest: Redis 7.0 has no right to it.
+            connection.lib_name = connection.lib_version = connection.driver_info = None
             connection.connect()
             if is_primary_wanted:
                 _check_primary(connection)

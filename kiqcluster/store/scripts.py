@@ -19,7 +19,7 @@ from kiqcluster.errors import RedisUnavailable, ReplyLost
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.store.connection import Connection
 from kiqcluster.store.replies import readable
-from kiqcluster.store.rights.trials import forbidden_commands
+from kiqcluster.store.rights.trials import TRIALS, forbidden_commands
 from kiqcluster.store.store import Store
 from kiqcluster.store.wire import ErrorReply, Reply, WrongType, about_keys, is_outage
 
@@ -99,7 +99,7 @@ class Script:
     @property
     def commands(self) -> frozenset[str]:
         """The Redis commands in it, in capitals."""
-        return frozenset(COMMAND.findall(self.text))
+        return frozenset(WORD.findall(self.text)) & TRIALS.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Call:
 
 
 FORBIDDEN_INSIDE = ("executing the script can't", "ACL failure in script")  # words of Redis 7.0; of those after it
-COMMAND = re.compile(r"(?:p?call\((?:redis\.call, )?|read_or\([^,']*, )'([A-Z]+)'")  # in the text of a script
+WORD = re.compile(r"'([A-Z]+)'")  # in the text of a script: of a command, or of an argument
 INCLUDE = re.compile(r"^-- include (\w+)$", re.MULTILINE)  # replaced by that file's text
 
 

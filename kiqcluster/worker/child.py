@@ -49,7 +49,7 @@ from kiqcluster.worker.launcher import Callbacks, Launcher
 from kiqcluster.worker.memory import MemoryProbe
 from kiqcluster.worker.metrics.throttle import Throttle
 from kiqcluster.worker.orphan_alarm import OrphanAlarm, make_alarm
-from kiqcluster.worker.redis_wait import KiqStopped, RedisWait
+from kiqcluster.worker.redis_wait import KiqStopped, RedisWait, features_in_use
 
 __all__ = ["run_child"]
 
@@ -142,7 +142,8 @@ class Child:
         self._launcher = self._make_launcher(runtime)
         if spec.quiet:  # before Redis is waited for: it may be over by then
             self._launcher.quiet()
-        redis_wait = RedisWait(runtime.store, self._channel, self._events, self._clock, self._wait_a_moment)
+        features = features_in_use(current_registry(), runtime.config)
+        redis_wait = RedisWait(runtime.store, features, self._channel, self._events, self._clock, self._wait_a_moment)
         redis_wait.reach()
         runtime.run_hooks("fork")
         self._start_up(runtime)

@@ -8,20 +8,38 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
+from kiqcluster.application.registry import Definition
 from kiqcluster.errors import ExitCode, KiqError, RedisRefused, StoreError
 from kiqcluster.ipc.frames import Channel
 from kiqcluster.process.clock import Clock
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.store import Store, is_outage, risks
-from kiqcluster.store.rights.trials import check_commands
+from kiqcluster.store.rights.trials import check_worker
 
-__all__ = ["KiqStopped", "RedisWait"]
+__all__ = ["KiqStopped", "RedisWait", "features_in_use"]
 
 T = TypeVar("T")
+FEATURE_BY_OPTION = {
+    "concurrency_limit": "limits",
+    "cron": "cron",
+    "deduplicate": "deduplication",
+    "rate_limit": "limits",
+}
 QUIET_SECONDS = 1.0  # without a log line: a server that starts beside this process takes less
+
+
+def features_in_use(definitions: Iterable[Definition], config: Config) -> set[str]:
+    """Return the features of store/rights that jobs and their configuration declare."""
+    found = {"cron"} if config.cron or config.cron_file else set[str]()
+    for each in definitions:
+        found |= {FEATURE_BY_OPTION[name] for name in each.local.keys() & FEATURE_BY_OPTION.keys()}
+        if each.is_iterable:
+            found.add("iterable jobs")
+    return found
 
 
 class KiqStopped(KiqError):
@@ -31,10 +49,22 @@ class KiqStopped(KiqError):
 
 
 class RedisWait:
-    """pause: waits for a moment and obeys the supervisor; raises KiqStopped when that asks the process to stop."""
+    """features: of store/rights that the jobs here use.
 
-    def __init__(self, store: Store, channel: Channel, events: Events, clock: Clock, pause: Callable[[], None]) -> None:
+    pause: waits for a moment and obeys the supervisor; raises KiqStopped when that asks the process to stop.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        features: Collection[str],
+        channel: Channel,
+        events: Events,
+        clock: Clock,
+        pause: Callable[[], None],
+    ) -> None:
         self._store = store
+        self._features = features
         self._channel = channel
         self._events = events
         self._clock = clock
@@ -68,7 +98,7 @@ class RedisWait:
 
     def _check(self) -> dict[str, str]:
         info = self._store.check()
-        check_commands(self._store, f"{socket.gethostname()}:{os.getpid()}")
+        check_worker(self._store, f"{socket.gethostname()}:{os.getpid()}", self._features)
         return info
 
     def _wait(self, error: StoreError) -> None:

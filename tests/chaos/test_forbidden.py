@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from kiqcluster.errors import ExitCode
-from kiqcluster.store.rights.trials import WORKER_COMMANDS
+from kiqcluster.store.rights.trials import needed
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
-from tests.kit import ROOT, wait_until
+from tests.kit import wait_until
 
 USER = "limited"
 JOBS = sized(20, 2_000)
@@ -41,7 +39,7 @@ def test_a_queue_that_an_acl_forbids_holds_up_no_other(stage: ChaosStage) -> Non
 
 
 @pytest.mark.own_redis
-@pytest.mark.parametrize("forbidden", sized(["LTRIM"], sorted(WORKER_COMMANDS)))
+@pytest.mark.parametrize("forbidden", sized(["LTRIM"], needed([])))
 def test_a_worker_that_may_not_run_a_command_runs_nothing_until_it_may(stage: ChaosStage, forbidden: str) -> None:
     stage.store.call("ACL", "SETUSER", USER, "reset", "on", ">pw", "+@all", "&*", "~*", f"-{forbidden.lower()}")
     jids = stage.push_many("Work", [[0]] * JOBS, queue="fine")
@@ -59,24 +57,3 @@ def test_a_worker_that_may_not_run_a_command_runs_nothing_until_it_may(stage: Ch
     wait_until(lambda: stage.remaining() == {}, "all to be settled")
     audit = stage.ledger.audit(jids)
     assert audit.lost == audit.strangers == audit.repeated.keys() == set()
-
-
-@pytest.mark.own_redis
-def test_the_user_of_the_documentation_may_do_all_that_a_cluster_does(stage: ChaosStage) -> None:
-    text = (ROOT / "docs/guides/secure_redis.md").read_text()
-    (line,) = re.findall(r"^ACL SETUSER worker [^\\]*(?:\\\n[^\\`]*)*$", text, re.MULTILINE)
-    stage.store.call(*line.replace("PASSWORD", "pw").replace("\\\n", " ").split())
-    url = stage.redis.url.replace("//", "//worker:pw@")
-    stage.store.call("ZADD", "retry", "1.5", '{"class":"Work","args":[0],"jid":"due","queue":"fine","retry":true}')
-    stage.store.call("ZADD", "retry", "1.5", "no job")
-
-    cluster = stage.run_cluster("fine", "-c", "2", "--redis", url, KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.05")
-    jids = stage.push_many("Work", [[0]] * JOBS, queue="fine")
-    unknown = stage.push_many("Nobody", [[0]], queue="fine")
-
-    wait_until(lambda: stage.ledger.has_ended([*jids, "due"]), "all to end")
-    wait_until(lambda: stage.store.call("ZCARD", "dead") == 1, "the entry that is no job to be buried")
-    wait_until(lambda: stage.store.call("ZCARD", "schedule") == len(unknown), "the unknown job to be put off")
-    wait_until(lambda: stage.store.call("SCARD", "processes"), "the process to register")
-    assert cluster.stop() == 0
-    assert [entry for entry in stage.store.call("ACL", "LOG") if b"worker" in entry] == []

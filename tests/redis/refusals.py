@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kiqcluster.store import Store
 from kiqcluster.testing import RedisServer
+from tests.rights import user_of_guide
 
 USER = "limited"
 # Of the connection, of the test, and MULTI, which says that of the commands within.
@@ -41,6 +42,12 @@ class Refusals:
         rules = [f"-{command}" for command in forbidden]
         user = ("ACL", "SETUSER", USER, "reset", "on", ">pw", "~*", "&*", "+@all", *rules)
         self.admin.pipeline([("FLUSHDB",), *self._restore, user, ("ACL", "LOG", "RESET"), ("CONFIG", "RESETSTAT")])
+
+    def begin_as(self, name: str) -> str:
+        """Have the data there again, and a user of the guide; return the address for that user."""
+        made = [("ACL", "DELUSER", name), tuple(user_of_guide(name))]
+        self.admin.pipeline([("FLUSHDB",), *self._restore, *made, ("ACL", "LOG", "RESET")])
+        return self.server.url.replace("//", f"//{name}:pw@")
 
     def used(self) -> Iterator[str]:
         """Yield the commands that have run since `begin`, those of scripts as well."""

@@ -26,7 +26,7 @@ from tests.redis.kiqctl import Kiqctl
 from tests.redis.refusals import Refusals
 from tests.redis.web import fleet
 from tests.redis.web.features import TASK
-from tests.redis.web.site import Site
+from tests.redis.web.site import Site, entry_keys
 from tests.redis.web.test_broken_records import MOST_PAGES, STARTS, fill
 
 # A call of each command of kiqctl.
@@ -132,7 +132,7 @@ BESIDE: dict[str, set[str]] = {
 }
 FLEET = ("app:101:y", "app:102:z", "ruby:7:q")  # of `fill`: nobody answers there
 OPTIONAL_OF_PAGES = {"info"}  # the dashboard shows the refusal in its place
-BESIDE_OF_PAGES = {"set"}  # the secret of forms, where there is none yet
+BESIDE_OF_PAGES = {"set"}  # a new secret, where Redis has one
 IDS = re.compile(r"[0-9a-f]{16,}|[0-9.,]+ ?(?:s|ms|m|h|MB|kB|MiB|KiB)\b|\d+")
 
 
@@ -164,6 +164,7 @@ def refusals(request: pytest.FixtureRequest) -> Iterator[Refusals]:
 def lay(store: Store) -> None:
     """Have something of each kind, and no bulk action that a page would go on with."""
     fill(store)
+    entry_keys(store)  # makes the secret by which pages name jobs
     for key in store.call("KEYS", "kiq:bulk:*"):
         store.call("HSET", key, "state", "done")
 
@@ -184,19 +185,34 @@ def test_each_command_of_kiqctl_is_called_below() -> None:
 def run(refusals: Refusals, call: str, *forbidden: str) -> tuple[int, str, str]:
     """Run a command of kiqctl; return its exit code, what it prints without ids and times, and what it complains of."""
     refusals.begin(*forbidden)
+    return run_at(refusals, call, refusals.url)
+
+
+def run_at(refusals: Refusals, call: str, url: str) -> tuple[int, str, str]:
     with ExitStack() as stack:
         if call in ORDERS:
             refusals.admin.pipeline([("UNLINK", *FLEET), ("SREM", "processes", *FLEET)])
             stack.callback(Obedient(refusals.admin).close)
         refusals.admin.pipeline([("ACL", "LOG", "RESET"), ("CONFIG", "RESETSTAT")])
-        result = Kiqctl(refusals.url)(*call.split(), *CALLS[call].split())
+        result = Kiqctl(url)(*call.split(), *CALLS[call].split())
     return result.exit_code, IDS.sub("#", result.stdout), result.stderr
 
 
 SLOW = ORDERS - {"quiet", "deploy commit"}  # they wait for answers; all go one way
 
 
-@pytest.mark.parametrize("call", [pytest.param(each, marks=[pytest.mark.full] * (each in SLOW)) for each in CALLS])
+EACH_CALL = [pytest.param(each, marks=[pytest.mark.full] * (each in SLOW)) for each in CALLS]
+
+
+@pytest.mark.parametrize("call", EACH_CALL)
+def test_a_command_has_all_rights_that_it_needs_as_the_user_of_the_guide(refusals: Refusals, call: str) -> None:
+    code, _, complaint = run(refusals, call)
+
+    assert run_at(refusals, call, refusals.begin_as("kiqctl"))[::2] == (code, complaint)
+    assert not refusals.was_refused()
+
+
+@pytest.mark.parametrize("call", EACH_CALL)
 def test_a_command_names_what_redis_forbids_it(refusals: Refusals, call: str) -> None:
     code, shown, _ = run(refusals, call)
     beside = set[str]()
@@ -227,22 +243,41 @@ def pages(refusals: Refusals) -> dict[str, str]:
     return found
 
 
+def test_the_pages_have_all_rights_that_they_need_as_the_user_of_the_guide(
+    refusals: Refusals, pages: dict[str, str]
+) -> None:
+    for name, path in pages.items():
+        assert ask(refusals.begin_as("pages"), path)[0] == 200, name
+        assert not refusals.was_refused(), name
+
+
 def test_a_page_names_what_redis_forbids_it(refusals: Refusals, pages: dict[str, str]) -> None:
     for name, path in pages.items():
         refusals.begin()
-        shown = ask(refusals, path)
+        shown = ask(refusals.url, path)
+        assert shown[0] == 200, name
         for forbidden in sorted(refusals.used()):
             refusals.begin(forbidden)
-            status, text = ask(refusals, path)
-            if not refusals.was_refused() or ((status, text) == shown and forbidden in BESIDE_OF_PAGES):
+            status, text = ask(refusals.url, path)
+            if not refusals.was_refused() or (status == shown[0] and forbidden in BESIDE_OF_PAGES):
                 continue
             assert forbidden.lower() in text.lower(), f"{name} without {forbidden}: {status}"
             assert status == 500 or forbidden in OPTIONAL_OF_PAGES, f"{name} without {forbidden}"
 
 
-def ask(refusals: Refusals, path: str) -> tuple[int, str]:
+def test_pages_that_cannot_share_a_secret_say_which_setting_they_need(refusals: Refusals) -> None:
+    refusals.begin("set")
+    refusals.admin.call("UNLINK", refusals.admin.keys.web_secret)
+
+    status, text = ask(refusals.url, "/scheduled")
+
+    assert status == 500
+    assert "set [web] secret" in text
+
+
+def ask(url: str, path: str) -> tuple[int, str]:
     """Return the status and the text of a page, without ids and times."""
-    answer = Site(Store(refusals.url)).get(path)
+    answer = Site(Store(url)).get(path)
     return answer.status_code, IDS.sub("#", answer.text)
 
 

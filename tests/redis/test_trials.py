@@ -8,10 +8,12 @@ import pytest
 
 from kiqcluster.errors import RedisRefused
 from kiqcluster.store import Store
-from kiqcluster.store.rights.trials import WORKER_COMMANDS, check_commands
+from kiqcluster.store.rights.lists import FEATURES
+from kiqcluster.store.rights.trials import TRIALS, UNTRIED, check_worker, forbidden_commands, needed
 from tests.kit import RedisServer
 
-ALLOWED = [f"+{name.lower()}" for name in WORKER_COMMANDS]
+NEEDED = needed(FEATURES)
+ALLOWED = [f"+{name.lower()}" for name in NEEDED]
 
 
 @pytest.fixture(scope="module")
@@ -28,30 +30,72 @@ def as_user(server: RedisServer, *rules: str) -> Store:
 def test_a_user_with_all_rights_passes_and_nothing_stays_behind(server: RedisServer) -> None:
     server.store().call("SET", "mine", "1")
 
-    check_commands(as_user(server, "+select", *ALLOWED), "host:1")
+    check_worker(as_user(server, "+select", *ALLOWED), "host:1", FEATURES)
 
     assert server.store().call("KEYS", "*") == [b"mine"]
 
 
-@pytest.mark.parametrize("name", WORKER_COMMANDS)
+@pytest.mark.parametrize("name", NEEDED)
 def test_a_forbidden_command_is_named(server: RedisServer, name: str) -> None:
     store = as_user(server, "+select", *ALLOWED, f"-{name.lower()}")
 
-    with pytest.raises(RedisRefused, match=f"may not run {name};"):
-        check_commands(store, "host:1")
+    with pytest.raises(RedisRefused, match=rf"may not run {name}( \([a-z, ]+\))?;"):
+        check_worker(store, "host:1", FEATURES)
 
 
 def test_forbidden_keys_are_a_reason_too(server: RedisServer) -> None:
     store = as_user(server, "+select", *ALLOWED, "resetkeys", "~queue:*")
 
     with pytest.raises(RedisRefused, match=r"key pattern ~\*"):
-        check_commands(store, "host:1")
+        check_worker(store, "host:1", FEATURES)
 
 
 def test_a_full_server_is_no_reason(server: RedisServer) -> None:
     store = as_user(server, "+select", *ALLOWED)
     server.store().call("CONFIG", "SET", "maxmemory", "1")
     try:
-        check_commands(store, "host:1")
+        check_worker(store, "host:1", FEATURES)
     finally:
         server.store().call("CONFIG", "SET", "maxmemory", "0")
+
+
+def test_what_only_a_feature_needs_is_named_with_it_and_only_where_it_is_in_use(server: RedisServer) -> None:
+    store = as_user(server, "+select", *ALLOWED, "-hexists", "-sismember")
+
+    check_worker(store, "host:1", ["limits"])
+    with pytest.raises(RedisRefused, match=r"may not run HEXISTS \(cron, iterable jobs\), SISMEMBER \(cron\);"):
+        check_worker(store, "host:1", ["iterable jobs", "cron"])
+
+
+def test_forbidden_commands_are_found_and_none_has_run(server: RedisServer) -> None:
+    server.clear()
+    store = as_user(server, "+select", "+multi", "+discard", "+get", "+set")
+
+    with store.borrowed() as connection:
+        assert forbidden_commands(connection, ["SET", "GET", "HVALS", "LPUSH"]) == ["HVALS", "LPUSH"]
+        assert connection.exchange([("GET", "key")]) == [None]
+    assert server.store().call("KEYS", "*") == []
+
+
+@pytest.mark.parametrize("rules", [("+multi",), ("+discard",)])
+def test_a_user_without_transactions_is_told_nothing_and_goes_on(server: RedisServer, rules: tuple[str, ...]) -> None:
+    store = as_user(server, "+select", "+get", *rules)
+
+    with store.borrowed() as connection:
+        assert forbidden_commands(connection, ["GET", "HVALS"]) in ([], ["HVALS"])
+        assert connection.exchange([("GET", "key")]) == [None]
+
+
+@pytest.mark.parametrize("name", TRIALS)
+def test_each_trial_has_the_words_that_redis_wants(server: RedisServer, name: str) -> None:
+    """Redis looks at their number before it looks at the rights."""
+    store = as_user(server, "+select", "+multi", "+discard")
+
+    with store.borrowed() as connection:
+        assert forbidden_commands(connection, [name]) == [name]
+
+
+def test_every_name_is_one_of_a_command(server: RedisServer) -> None:
+    known = {name.decode().upper() for name in server.store().call("COMMAND", "LIST")}
+
+    assert {name.partition("|")[0] for name in (*TRIALS, *UNTRIED)} - known == {"SENTINEL"}

@@ -1,0 +1,76 @@
+"""Lists: the Redis commands that each worker runs, and those that it runs besides for a feature of its jobs.
+
+Made by `python -m tools.rights` from the code and the scripts: not to be edited.
+"""
+
+from __future__ import annotations
+
+__all__ = ["FEATURES", "WORKER"]
+
+WORKER = (
+    "BITFIELD",
+    "BLMOVE",
+    "BLPOP",
+    "CLIENT|ID",
+    "CLIENT|KILL",
+    "CLUSTER|SLOTS",
+    "COMMAND|INFO",
+    "DEL",
+    "EVAL",
+    "EVALSHA",
+    "EXEC",
+    "EXISTS",
+    "EXPIRE",
+    "GET",
+    "HDEL",
+    "HGET",
+    "HGETALL",
+    "HINCRBY",
+    "HKEYS",
+    "HLEN",
+    "HMGET",
+    "HSCAN",
+    "HSET",
+    "HSETNX",
+    "INCRBY",
+    "INFO",
+    "LINDEX",
+    "LLEN",
+    "LMOVE",
+    "LPUSH",
+    "LRANGE",
+    "LTRIM",
+    "MULTI",
+    "PEXPIRE",
+    "ROLE",
+    "RPUSH",
+    "SADD",
+    "SCARD",
+    "SET",
+    "SMISMEMBER",
+    "SRANDMEMBER",
+    "SREM",
+    "SSCAN",
+    "TIME",
+    "TYPE",
+    "UNLINK",
+    "WAIT",
+    "ZADD",
+    "ZCARD",
+    "ZCOUNT",
+    "ZMSCORE",
+    "ZRANGE",
+    "ZRANGEBYSCORE",
+    "ZREM",
+    "ZREMRANGEBYRANK",
+    "ZREMRANGEBYSCORE",
+    "ZREVRANGE",
+    "ZSCORE",
+)
+
+FEATURES: dict[str, tuple[str, ...]] = {
+    "cron": ("HEXISTS", "LREM", "SISMEMBER", "SMEMBERS"),
+    "deduplication": ("HEXISTS", "LREM"),
+    "iterable jobs": ("HEXISTS",),
+    "limits": ("SMEMBERS",),
+}

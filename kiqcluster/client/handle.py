@@ -11,8 +11,10 @@ from kiqcluster.errors import JobDropped, JobFailed, UsageError
 from kiqcluster.features.progress import read_progress
 from kiqcluster.features.results import RESULT_TTL, Result, read_result
 from kiqcluster.process.clock import Clock, SystemClock
+from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.store import Store
+from kiqcluster.store.wire import Command
 
 __all__ = ["Handle"]
 
@@ -33,7 +35,7 @@ class Handle(Generic[R]):
         name: str = "",
         jids: tuple[Jid, ...] = (),
     ) -> None:
-        """store: that has it; None where a test keeps it in memory.  name: of a class that is not defined here."""
+        """store: that has it; None where a test has its jobs in memory.  name: of a class that is not defined here."""
         self.jid = jid
         self.jids = jids or (jid,)
         self._name = name if definition is None else definition.name
@@ -49,8 +51,11 @@ class Handle(Generic[R]):
 
         One round trip.  Raises StoreError; UsageError without `result_ttl`.
         """
-        store, key = self._place()
-        found, progress = store.pipeline([("LRANGE", key, 0, 0), ("GET", store.keys.progress(self.jid))])
+        self._check()
+        if self._store is None:
+            return self._in_memory()
+        reads: list[Command] = [("LRANGE", self._key(self._store), 0, 0), ("GET", self._store.keys.progress(self.jid))]
+        found, progress = self._store.pipeline(reads)
         return read_result(found[0]) if found else Result("pending", progress=read_progress(progress))
 
     def result(self, timeout: float | None = None) -> R:
@@ -59,17 +64,28 @@ class Handle(Generic[R]):
         timeout: seconds; None waits for ever, and 0 not at all.  Redis tells of the end: nobody polls.
         Raises JobFailed, JobDropped, also of the job at which its chain has ended; TimeoutError; StoreError; UsageError
         without `result_ttl`, and for a result that does not fit the annotation of `perform`.
+        In a test that has its jobs in memory, a job that has not run raises TimeoutError at once.
         """
-        return self._value(self._wait(inf if timeout is None else timeout), timeout)
+        self._check()
+        if self._store is None:
+            return self._value(self._in_memory(), timeout)
+        return self._value(self._wait(self._store, inf if timeout is None else timeout), timeout)
 
     async def aresult(self, timeout: float | None = None) -> R:  # as result
         """Wait as `result` does, while the event loop goes on; a coroutine may await many."""
-        store, key = self._place()
-        found = await aresult_of(store, key, inf if timeout is None else timeout)
+        self._check()
+        if self._store is None:
+            return self._value(self._in_memory(), timeout)
+        found = await aresult_of(self._store, self._key(self._store), inf if timeout is None else timeout)
         return self._value(PENDING if found is None else read_result(found), timeout)
 
     def _value(self, ended: Result, timeout: float | None) -> R:
         """Return what a job returned that has ended so."""
+        if ended.state == "pending" and self._store is None:
+            raise TimeoutError(
+                f"{self!r} has not run: the jobs of this test wait in memory; run them with drain(), or use "
+                "the mode inline, in which a push runs them"
+            )
         if ended.state == "pending":
             raise TimeoutError(f"{self!r} has not ended within {timeout:g} s")
         if ended.state == "dropped":
@@ -80,9 +96,9 @@ class Handle(Generic[R]):
         value = ended.value if self._definition is None else self._definition.read_result(ended.value)
         return cast("R", value)
 
-    def _wait(self, seconds: float) -> Result:
+    def _wait(self, store: Store, seconds: float) -> Result:
         """Wait for the only element of a list, and leave it there: BLMOVE from the list to itself."""
-        store, key = self._place()
+        key = self._key(store)
         until, connection = self._clock.monotonic() + seconds, store.connection()
         try:
             while True:
@@ -95,11 +111,18 @@ class Handle(Generic[R]):
         finally:
             connection.close()
 
-    def _place(self) -> tuple[Store, str]:
+    def _check(self) -> None:
+        """Raise UsageError for a job that keeps no results."""
         if self._definition is None or RESULT_TTL not in self._definition.local:
             raise UsageError(f"{self._name} keeps no results; declare for how many seconds it should: result_ttl=3600")
-        if self._store is None:
-            raise UsageError(
-                f"{self!r}: this needs Redis, and the jobs of this test stay in memory; use testing.real()"
-            )
-        return self._store, self._store.keys.result(self.jid)
+
+    def _key(self, store: Store) -> str:
+        return store.keys.result(self.jid)
+
+    def _in_memory(self) -> Result:
+        """Return what has become of a job of a test."""
+        setup = current_setup()
+        if setup.delivery is None:
+            raise UsageError(f"{self!r} was kept in memory by a test mode that has ended; ask for its result within it")
+        found = setup.delivery.kept(self._key(setup.current_store()))
+        return read_result(found[0]) if found else PENDING

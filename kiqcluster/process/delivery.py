@@ -69,6 +69,9 @@ class Delivery(Protocol):
     def cancel(self, jid: str) -> bool:
         """Remove a job that waits; return whether it was there."""
 
+    def kept(self, key: str) -> Sequence[bytes]:
+        """Return what Redis would have under a key that jobs leave something in: a result, or a history."""
+
 
 class Refusal:
     """Takes no job, for the test has not said where to; a store that the caller names gets its own."""
@@ -86,6 +89,9 @@ class Refusal:
 
     def cancel(self, jid: str) -> bool:  # noqa: ARG002
         return False  # it has no job
+
+    def kept(self, key: str) -> Sequence[bytes]:  # noqa: ARG002
+        return ()
 
 
 def runs_a_test() -> bool:

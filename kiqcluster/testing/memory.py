@@ -22,7 +22,8 @@ from kiqcluster.application.registry import current_registry
 from kiqcluster.client.reenqueue import enqueued
 from kiqcluster.client.router import queue_of
 from kiqcluster.errors import UsageError
-from kiqcluster.features.chains import THEN
+from kiqcluster.features.cancellation import CANCELLATIONS
+from kiqcluster.features.chains import THEN, told_of_dropped
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.delivery import Ready
 from kiqcluster.process.runtime import current_setup
@@ -70,14 +71,14 @@ def _is_cancelled(held: Held, jid: str) -> bool:
 class Fake:
     """Keeps jobs in memory, for a test to inspect and run.  Thread-safe.
 
-    `_held`, `_performed` and `_history` are guarded by `_lock`, which no thread holds while a job or middleware runs.
+    `_held`, `_performed` and `_kept` are guarded by `_lock`, which no thread holds while a job or middleware runs.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: list[Held] = []
         self._performed: list[PerformedJob] = []
-        self._history: dict[str, list[bytes]] = {}
+        self._kept: dict[str, list[bytes]] = {}  # what jobs leave: by key, as lists of Redis
         self._thread = threading.local()  # is_running: whether it runs a job; pushed: jobs that Inline has yet to run
 
     def deliver(self, jobs: Sequence[Ready], store: Store | None) -> bool:
@@ -88,10 +89,13 @@ class Fake:
     def cancel(self, jid: str) -> bool:
         """Remove a job that waits, by its id; return whether there was one; called by `kiqcluster.cancel`."""
         with self._lock:
-            left = [held for held in self._held if not _is_cancelled(held, jid)]
-            is_found = len(left) < len(self._held)
-            self._held = left
-        return is_found
+            removed = [held for held in self._held if _is_cancelled(held, jid)]
+            self._held = [held for held in self._held if held not in removed]
+        keys = current_setup().current_store().keys
+        for held in removed:
+            told = told_of_dropped(held.job.raw, CANCELLATIONS.name)
+            self._note(Effect("tell", keys.result(each.jid), (each.value, each.seconds)) for each in told)
+        return bool(removed)
 
     def _keep(self, jobs: Sequence[Ready], store: Store | None) -> list[Held]:
         shard = "default" if store is None else store.name
@@ -106,16 +110,18 @@ class Fake:
         return kept
 
     def _note(self, rows: Iterable[Effect]) -> None:
-        """Keep what would be kept of the history of a job."""
+        """Keep what jobs leave: their history, and their result."""
         with self._lock:
             for row in rows:
-                if row.operation == "note" and isinstance(row.arguments[0], bytes):
-                    self._history.setdefault(row.key, []).append(row.arguments[0])
+                if row.operation not in ("note", "tell") or not isinstance(row.arguments[0], bytes):
+                    continue
+                former = self._kept.get(row.key, []) if row.operation == "note" else []
+                self._kept[row.key] = [*former, row.arguments[0]]
 
-    def history(self, key: str) -> list[bytes]:
-        """Return the events of a job that keeps its history, by its key."""
+    def kept(self, key: str) -> list[bytes]:
+        """Return the history, or the result, of a job by its key; called by handles, and by Django's results."""
         with self._lock:
-            return list(self._history.get(key, ()))
+            return list(self._kept.get(key, ()))
 
     # jobs in memory
 
@@ -147,7 +153,7 @@ class Fake:
         with self._lock:
             self._held.clear()
             self._performed.clear()
-            self._history.clear()
+            self._kept.clear()
 
     def _matching(self, wanted: Wanted, *places: str) -> list[EnqueuedJob]:
         wanted.check()

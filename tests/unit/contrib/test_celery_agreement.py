@@ -79,7 +79,7 @@ def refuses(text: str) -> bool:
             exec(text, {**NAMES, "__name__": "shop", "ONCE": 90})
         except Unsupported:
             return True
-        except (Retry, UsageError):  # as it should; a result is in Redis, and these jobs are in memory
+        except (Retry, UsageError, TimeoutError):  # as it should; these jobs do not run
             return False
     return False
 

@@ -184,7 +184,7 @@ def _begin(result: Any, event: Event, at: datetime) -> None:
 
 def read_events(setup: Setup, store: Store, identifier: str) -> list[Event]:
     """Return the events of a task, [] where none are kept; those of a test from its memory.  One round trip."""
-    kept = getattr(setup.delivery, "history", None)  # kiqcluster.testing's
-    events = read_history(store, identifier) if kept is None else decoded(kept(store.keys.history(identifier)))
+    memory = setup.delivery
+    events = read_history(store, identifier) if memory is None else decoded(memory.kept(store.keys.history(identifier)))
     is_whole = bool(events) and events[0]["event"] == "enqueued" and isinstance(events[0].get("job"), dict)
     return events if is_whole else []

@@ -84,7 +84,7 @@ def test_a_worker_whose_main_thread_fails_still_writes_what_its_jobs_have_done(s
         def end_the_worker():
             if current_setup().current_store().call("INCR", "runs") == 1:
                 os.kill(os.getpid(), signal.SIGALRM)
-                threading.Event().wait(10)
+                threading.Event().wait(100)
 
         def fail(*_):
             raise SystemExit(3)

@@ -96,7 +96,7 @@ class JobLines:
         for name in fields.keys() & of_job.keys() - self._told_twice:
             self._told_twice.add(name)
             self._events.emit("log_field_twice", field=name)
-        self._events.emit(event, **{**of_job, **fields})
+        self._events.emit(event, **{**fields, **of_job, **fields})  # the event's own first, in order and value
 
     def put_off(self, outcome: Outcome) -> None:
         """Say of a job that was deferred or parked why."""

@@ -74,9 +74,11 @@ class Terminal:
         return self.text
 
     def wait(self, seconds: float = TIMEOUT_SECONDS) -> int:
-        """Return the program's exit code."""
+        """Return the program's exit code, once the screen shows all that it has written."""
         try:
-            return self.process.wait(seconds)
+            code = self.process.wait(seconds)
+            self._reader.join(seconds)
+            return code
         except subprocess.TimeoutExpired:
             pytest.fail(f"the program did not end within {seconds:g} s; its screen shows\n{self.text}")
 
@@ -91,7 +93,7 @@ class Terminal:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        self._reader.join(1)
+        self._reader.join(TIMEOUT_SECONDS)
         os.close(self._keyboard)
 
     def _read(self) -> None:

@@ -51,6 +51,7 @@ def with_kills(feature: Any) -> None:
         return on_end(self, end)  # type: ignore[no-any-return]
 
     feature.on_end = die_or_end
+    feature.on_end_failed = lambda _self, _end, _error: ()  # only a feature with both is asked at the end
 
 
 with_kills(ServerPolicies)

@@ -273,7 +273,7 @@ def test_an_outcome_that_redis_refuses_is_put_back_at_the_stop(stage: Stage) -> 
     stage.store.call("SET", stage.store.keys.retry, "no zset")
     stage.push("broken", "x")
     cluster = stage.run_cluster("default", "-c", "1")
-    cluster.wait_for("redis_refused")
+    cluster.wait_for("redis_refused", operation="an outcome")
     stage.push("record", "others go on")
     wait_until(lambda: "ran others go on" in stage.notes(), "another job to run")
 
@@ -281,7 +281,7 @@ def test_an_outcome_that_redis_refuses_is_put_back_at_the_stop(stage: Stage) -> 
 
     assert len(stage.queued()) == 1
     assert stage.store.call("HLEN", stage.store.keys.members) == 0
-    assert len(cluster.seen("redis_refused")) == 1
+    assert len(cluster.seen("redis_refused", operation="an outcome")) == 1  # the poller cannot read that set either
 
 
 @pytest.mark.own_redis

@@ -5,7 +5,7 @@ cancel_in        on one: 1. mark its id, so that it does not begin any more, whe
                             (features/cancellation)
                          2. tell all processes to read the marks, and running jobs by them
                          3. move it from where it waits to the dropped jobs, each move as a whole (store/entry_moves)
-                         4. look whether a process holds it, also before 2
+                         4. look whether a process holds it, also before 1 and before 2
 remove_of_tasks  removes the jobs of cancelled tasks where they wait for long
 tell_processes   has all processes of a shard read the marks
 
@@ -104,12 +104,15 @@ def cancel(jid: str) -> bool:
 def cancel_in(store: Store, jid: str) -> Cancelled:
     """Cancel a job in one shard; return what became of it.
 
-    About eleven round trips, one more per 2 000 jobs that wait and per 100 processes.  Raises StoreError.
+    About a dozen round trips, one more per 2 000 jobs that wait and per 100 processes.  Raises StoreError.
     """
     keys = store.keys
+    # Before it is marked: a process may read the mark by itself, and the job end at once.
+    running, leads = _held(store, jid, _identities(store))
     is_told = _mark(store, jid, UNFOUND_MARK_SECONDS)
     identities = _identities(store)
-    running, leads = _held(store, jid, identities)  # before it is told, since it may end at once
+    if not (running or leads):  # it may have been taken meanwhile
+        running, leads = _held(store, jid, identities)
     _tell(store, identities)
     removed, follows = _remove(store, jid)
     if removed or not running:  # one that was held, and then waited, is not held any more

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from random import Random
 
@@ -125,7 +126,7 @@ def test_jobs_are_cancelled_while_they_move_from_place_to_place(stage: Stage) ->
     rng = Random(7)
     run_cluster(stage)
     jids = stage.push_many("record", [[str(number)] for number in range(200)])
-    soon = [stage.push("record", f"s{number}", at=rng.uniform(1, 2)) for number in range(40)]
+    soon = [stage.push("record", f"s{number}", at=time.time() + rng.uniform(0, 1)) for number in range(40)]
     chosen = rng.sample(jids, 30) + soon[:20]
 
     found = {jid: bool(cancel_in(stage.store, jid)) for jid in chosen}

@@ -194,6 +194,25 @@ def test_a_unit_in_flight_is_found_in_its_hash_and_in_a_hand_list(store: Store) 
     assert store.call("LLEN", store.keys.control("host:1:a")) == 2  # it is told to look
 
 
+def test_a_job_that_ends_by_its_mark_before_its_process_is_told_was_found(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next beat of the process may fall between the mark and the message."""
+    inflight = store.keys.inflight("me")
+    store.call("HSET", store.keys.members, "me", 1)
+    store.call("HSET", inflight, "1:low", payload())
+    mark = cancellation._mark
+
+    def mark_and_end(*arguments: Any) -> bool:
+        was_told = mark(*arguments)
+        store.pipeline([("DEL", inflight), ("ZREM", store.keys.cancelled, JID)])
+        return was_told
+
+    monkeypatch.setattr(cancellation, "_mark", mark_and_end)
+
+    assert cancel_in(store, JID) == Cancelled(running=1)
+
+
 def test_marks_are_limited_in_number_and_age(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cancellation, "MAX_MARKS", 3)
     store.call("ZADD", store.keys.cancelled, 1, "of 1970")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kiqcluster import testing
+from kiqcluster import job, testing
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import InvalidArguments, RedisUnavailable, UsageError
 from kiqcluster.process.runtime import Setup
@@ -17,6 +19,7 @@ from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.store import Store
 from tests.django_stage import django_project, set_up_django
 from tests.in_process_worker import Worker
+from tests.threaded_worker import ThreadedWorker
 
 __all__ = ["django_project"]
 
@@ -180,6 +183,18 @@ def test_a_task_that_waits_has_an_id_and_no_time_before_the_commit(project: Any)
     assert project.tasks.fail_patiently.get_result(result.id) == result
 
 
+@pytest.fixture
+def on_disk(django_project: Setup, tmp_path: Path) -> Iterator[str]:
+    """A database that all threads see."""
+    from django.db import connections
+
+    connections.databases["own"] = {**connections["default"].settings_dict, "NAME": str(tmp_path / "own.db")}
+    connections["own"].cursor().execute("CREATE TABLE orders (id INTEGER)")
+    yield "own"
+    connections["own"].close()
+    del connections["own"], connections.databases["own"]
+
+
 class TestConnections:
     def test_none_is_left_open_after_a_job(
         self, store: Store, django_project: Setup, registry: Registry, project: Any
@@ -214,6 +229,70 @@ class TestConnections:
         asyncio.run(middleware.acall(Run({}, "q", None, None, identity="host:1:a"), proceed))
         around = ["reset", "close"]
         assert said == ["test", *around, "worker", "close", *around, "async", "close"]
+
+    @pytest.mark.parametrize("is_failing", [False, True])
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_a_transaction_that_a_job_leaves_open_ends_with_the_job_and_is_reported(
+        self,
+        store: Store,
+        django_project: Setup,
+        registry: Registry,
+        on_disk: str,
+        is_async: bool,
+        is_failing: bool,
+    ) -> None:
+        """Else no later job of this thread could use the database."""
+        from asgiref.sync import sync_to_async
+        from django.db import connections, transaction
+
+        kept: list[Iterator[int]] = []
+
+        def rows() -> Iterator[int]:
+            with transaction.atomic(using=on_disk):
+                connections[on_disk].cursor().execute("INSERT INTO orders VALUES (1)")
+                yield 1
+
+        def count() -> None:
+            found.append(connections[on_disk].cursor().execute("SELECT COUNT(*) FROM orders").fetchone()[0])
+
+        def leave_open() -> None:
+            kept.append(rows())
+            next(kept[0])
+            if is_failing:
+                raise RollBack
+
+        @job(name="Leaving", retry=0)
+        def leaving() -> None:
+            leave_open()
+
+        @job(name="LeavingLater", retry=0)
+        async def leaving_later() -> None:
+            await sync_to_async(leave_open)()
+
+        @job(name="Counting", retry=0)
+        def counting() -> None:
+            count()
+
+        @job(name="CountingLater", retry=0)
+        async def counting_later() -> None:
+            await sync_to_async(count)()
+
+        found: list[int] = []
+        named: list[str] = []
+        django_project.error_handler(
+            lambda error, context: named.append(context["job"]["class"]) if context["context"] == "django" else None
+        )
+        first, second = (leaving_later, counting_later) if is_async else (leaving, counting)
+        with ThreadedWorker(store, django_project, registry) as worker:
+            worker.push_job(first.definition.name)
+            worker.run_all()
+            worker.push_job(second.definition.name)
+            worker.run_all()
+
+        assert found == [0]
+        assert named == [first.definition.name]
+        with suppress(Exception):  # of Django, which finds no transaction here
+            kept[0].close()
 
     def test_they_are_closed_after_an_error_too(self, django_project: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
         from kiqcluster.contrib.django import connections

@@ -118,10 +118,10 @@ class JobOptions(PushOptions, total=False):
     tz: str
     rate_limit: RateLimit
     policy: Policy | Sequence[Policy]
-    concurrency_limit: int | str | Callable[[], int | str]
-    concurrency_key: Callable[..., str | int]
+    concurrency_limit: int | str | Callable[[], int | str | None]
+    concurrency_key: Callable[..., str | int | None]
     deduplicate: Literal["none", "until_executing", "until_executed", "while_executing", "until_and_while_executing"]
-    deduplicate_key: Callable[..., str]
+    deduplicate_key: Callable[..., str | int | None]
     deduplicate_ttl: int
     deduplicate_scheduled: bool
     reschedule_once: bool
@@ -249,7 +249,12 @@ OPTIONS: dict[str, Option] = {
             'a number (0 none, below 0 paused), a percentage of the threads like "10%", or a function that returns one',
             on_wire=False,
         ),
-        Option("concurrency_key", callable, "a function of the arguments that returns text", on_wire=False),
+        Option(
+            "concurrency_key",
+            callable,
+            "a function of the arguments → text, a number or None",
+            on_wire=False,
+        ),
         Option(
             "deduplicate",
             lambda value: value in (NO_STRATEGY, *STRATEGIES),
@@ -264,7 +269,12 @@ OPTIONS: dict[str, Option] = {
             "True, False, or the alias of a database",
             on_wire=False,
         ),
-        Option("deduplicate_key", callable, "a function of the job's arguments → text", on_wire=False),
+        Option(
+            "deduplicate_key",
+            callable,
+            "a function of the arguments → text, a number or None",
+            on_wire=False,
+        ),
         Option("deduplicate_ttl", _is_ttl, "whole seconds, at least 1", on_wire=False),
         Option("deduplicate_scheduled", lambda value: isinstance(value, bool), "True or False", on_wire=False),
         Option("reschedule_once", lambda value: isinstance(value, bool), "True or False", on_wire=False),

@@ -21,19 +21,22 @@ Redis calls inside of scripts: 7 for a push (2 commands without this), 2 or 3 at
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from hashlib import sha256
 from math import ceil
 from typing import Any
 
 from kiqcluster.application.options import CLAIMING, EXCLUSIVE, NO_STRATEGY, UNTIL_START
 from kiqcluster.application.registry import Definition, current_registry
-from kiqcluster.errors import InvalidPush
+from kiqcluster.errors import InvalidPush, text_of
 from kiqcluster.features.expiry import EXPIRES_IN, EXPIRY
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.payload import encryption
+from kiqcluster.process.boundary.calls import guarded, is_a
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.durations import due_at
+from kiqcluster.process.job_context import current_job
 from kiqcluster.process.runtime import Push, Run, current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import deserialized, unwrapped
@@ -56,6 +59,7 @@ from kiqcluster.sidekiq.ruby_json import JSON
 __all__ = ["DEFAULT_TTL_SECONDS", "ONE_AT_A_TIME", "ClientDeduplication", "ServerDeduplication", "idempotency_key"]
 
 DEFAULT_TTL_SECONDS = 6 * 3_600
+MAX_ANSWER_CHARACTERS = 200  # of a key that is none, in the report
 ENDED = (Done, Discard, Dead, Dropped)  # outcomes after which the job never runs again
 # Keys that a payload has because of what happened to its job, and that one more run does not take over.
 HISTORY = (
@@ -84,6 +88,8 @@ class ClientDeduplication:
         if is_claiming and not claims and not is_told:
             return []
         name = idempotency_key(definition, push.payload)
+        if name is None:
+            return []
         push.payload[IDEMPOTENCY_KEY] = name
         if not claims:
             return []
@@ -128,9 +134,11 @@ class ServerDeduplication:
                     rows.append(Effect("clear", keys.reschedule(name), (jid,)))
                 if _has_waited_long(run.payload, _ttl(local)):
                     rows.append(Effect("renew", keys.lock(name), (jid, _ttl(local))))
-        if strategy in EXCLUSIVE:
-            slots, limit = _place(definition, run.payload, keys)
-            rows.append(Effect("enter", slots, (1, limit, "park")))
+        if (
+            strategy in EXCLUSIVE
+            and (place := self._place(definition, run.payload, keys, is_ahead=current_job() is None)) is not None
+        ):
+            rows.append(Effect("enter", place[0], (1, place[1], "park")))
         return rows
 
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
@@ -139,7 +147,7 @@ class ServerDeduplication:
         And the one that sends the next equal job on, if this one ends before it asked for a place.
         """
         definition = current_registry().get(end.name)
-        return [*_passed_on(end, definition), *self._lock_rows(end, definition)]
+        return [*self._passed_on(end, definition), *self._lock_rows(end, definition)]
 
     def on_end_failed(self, end: JobEnd, _error: BaseException) -> Iterable[Effect]:
         """Return the row of the lock; the sweep sends the next equal job on."""
@@ -161,12 +169,48 @@ class ServerDeduplication:
             return [_handed_on(end, name, jid, _ttl(local))]
         return [Effect("clear", key, (jid,))]
 
+    def line_of(self, definition: Definition, payload: Payload, keys: Keys) -> str | None:
+        """Return the set in which a job takes a place, None for none.  Raises what the key's function does."""
+        return _line_of(definition, payload, keys, None)
 
-def idempotency_key(definition: Definition, payload: Payload) -> str:
+    def _place(
+        self, definition: Definition, payload: Payload, keys: Keys, *, is_ahead: bool = False
+    ) -> tuple[str, str] | None:
+        """Return the set in which a job takes a place for its run, and the name of that limit; None for none.
+
+        Jobs whose `deduplicate_key` fails, which is reported once a minute, run one after the other.  is_ahead: it is
+        not the job's turn yet, so that error is raised.  Raises MisfitArguments.
+        """
+        line = _line_of(definition, payload, keys, None if is_ahead else partial(self._report, definition))
+        return None if line is None else (line, f"{definition.name}{ONE_AT_A_TIME}")
+
+    def _report(self, definition: Definition, error: BaseException) -> str:
+        current_setup().notify_once(error, f"deduplicate_key of {definition.name}")
+        return ""
+
+    def _passed_on(self, end: JobEnd, definition: Definition | None) -> list[Effect]:
+        if definition is None or not end.has_left_line or definition.local.get("deduplicate") not in EXCLUSIVE:
+            return []
+        place = self._place(definition, end.payload, end.keys)
+        return [] if place is None else [Effect("pass_on", place[0], (1, place[1]))]
+
+
+def _line_of(
+    definition: Definition, payload: Payload, keys: Keys, otherwise: Callable[[BaseException], str] | None
+) -> str | None:
+    lock = lock_of(payload)
+    name = lock[0] if lock is not None else idempotency_key(definition, payload, otherwise=otherwise)
+    return None if name is None else keys.slots(f"{definition.name}{ONE_AT_A_TIME}", name.rpartition(":")[2])
+
+
+def idempotency_key(
+    definition: Definition, payload: Payload, *, otherwise: Callable[[BaseException], str] | None = None
+) -> str | None:
     """Return "<class>:<sha256>" of a job: of its `deduplicate_key`, else of its arguments as JSON, objects in order.
 
-    Raises what the callable raises; TypeError if it returns something else than text; InvalidPush for what JSON cannot
-    hold.
+    None for a job that has no equals: its `deduplicate_key` has returned None.  otherwise: returns the key where that
+    function raises an error or returns what is no key (TypeError); without it, that error is raised.
+    Raises InvalidPush for what JSON cannot hold, MisfitArguments.
     """
     of_arguments = definition.local.get("deduplicate_key")
     if of_arguments is None:
@@ -178,12 +222,24 @@ def idempotency_key(definition: Definition, payload: Payload) -> str:
             raise InvalidPush(f"{definition.name}: the arguments hold what JSON cannot ({error})") from error
     else:
         positions, keywords = _arguments(definition, payload)
-        text = of_arguments(*positions, **keywords)
-        if not isinstance(text, str):
-            raise TypeError(f"{definition.name}: deduplicate_key returned {text!r}; it returns text")
+        call = partial(_key, definition.name, partial(of_arguments, *positions, **keywords))
+        found = call() if otherwise is None else guarded(otherwise, call)
+        if found is None:
+            return None
+        text = found
     said = f"{definition.name}:{text}"
     digest = encryption.keyed(current_setup(), said) if encryption.is_secret(payload) else None
     return f"{definition.name}:{digest or sha256(said.encode(errors='surrogatepass')).hexdigest()}"
+
+
+def _key(name: str, function: Callable[[], object]) -> str | None:
+    key = function()
+    if key is None or is_a(key, str):
+        return None if key is None else str.__str__(key)
+    if type(key) is not int:
+        words = f"{type(key).__name__} {text_of(key)}"[:MAX_ANSWER_CHARACTERS]
+        raise TypeError(f"{name}: deduplicate_key returned {words}; it returns text, a number, or None for no equals")
+    return str(key)
 
 
 def _in_order(value: JSON) -> JSON:
@@ -204,24 +260,6 @@ def _arguments(definition: Definition, payload: Payload) -> tuple[list[Any], dic
 
 def _ttl(local: Mapping[str, Any]) -> int:
     return int(local.get("deduplicate_ttl", DEFAULT_TTL_SECONDS))
-
-
-def _place(definition: Definition, payload: Payload, keys: Keys) -> tuple[str, str]:
-    """Return the set in which a job takes a place for its run, and the name of that limit.
-
-    Raises what a `deduplicate_key` raises.
-    """
-    lock = lock_of(payload)
-    name = lock[0] if lock is not None else idempotency_key(definition, payload)
-    limit = f"{definition.name}{ONE_AT_A_TIME}"
-    return keys.slots(limit, name.rpartition(":")[2]), limit
-
-
-def _passed_on(end: JobEnd, definition: Definition | None) -> list[Effect]:
-    if definition is None or not end.has_left_line or definition.local.get("deduplicate") not in EXCLUSIVE:
-        return []
-    slots, limit = _place(definition, end.payload, end.keys)
-    return [Effect("pass_on", slots, (1, limit))]
 
 
 def _has_waited_long(payload: Payload, ttl: int) -> bool:

@@ -19,6 +19,7 @@ from kiqcluster.process import config_sources
 from kiqcluster.process.boundary.beat_guard import BeatGuard
 from kiqcluster.process.boundary.calls import guarded, name_of
 from kiqcluster.process.boundary.forms import check_form
+from kiqcluster.process.boundary.once import Once
 from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.config import CodeSettings, Config
 from kiqcluster.process.delivery import UNROUTED_ALLOWED, Deferral, Delivery, OutsideSource, Refusal, runs_a_test
@@ -105,6 +106,7 @@ class Setup:
     routes: of job classes, by definition; kept by client/router.  shards: by name, as far as they were used.
     due_sources: of jobs that wait outside of Redis; integrations add them while the application is imported.
     beat_guard: of a worker: where handlers run that a thread on which a beat depends would call.
+    once: which faults of many jobs were reported a moment ago.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -120,6 +122,7 @@ class Setup:
     shards: dict[str, Store] = field(default_factory=dict, repr=False)
     due_sources: list[OutsideSource] = field(default_factory=list, repr=False)
     beat_guard: BeatGuard | None = field(default=None, repr=False)
+    once: Once = field(default_factory=Once, repr=False)
     _loaded: Config | None = None
     _delivery: Delivery | Literal["undecided"] | None = field(default="undecided", repr=False)
 
@@ -231,6 +234,11 @@ class Setup:
     def _call_error_handlers(self, error: Exception, context: dict[str, Any]) -> None:
         for handler in self.error_handlers:
             guarded(partial(_log_error, f"the error handler {name_of(handler)} failed"), handler, error, context)
+
+    def notify_once(self, raised: BaseException, where: str) -> None:
+        """Report a fault that many jobs share, once a minute.  where: its context, the same for each job."""
+        if self.once.may(where):
+            self.notify_error_handlers(as_exception(raised), {"context": where})
 
     def notify_death_handlers(self, payload: Payload, error: Exception) -> None:
         """Call the death handlers; a handler that fails is reported, and the next one is called."""

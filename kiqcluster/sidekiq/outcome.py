@@ -145,11 +145,12 @@ class Dropped(Outcome):
 class Parked(Outcome):
     """The job was not started: it waits until a member leaves a full set.
 
-    key: of the set (begin.lua, `enter`).  largest: most members of the set.  name: of a limit that may be overridden.
+    key: of the set (begin.lua, `enter`).  largest: most members of the set, None for as many as the limit of that name
+    has allowed last.  name: of a limit that may be overridden.
     """
 
     key: str
-    largest: int
+    largest: int | None
     name: str = ""
 
 

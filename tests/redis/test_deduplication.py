@@ -142,13 +142,28 @@ class TestPush:
         assert report.perform_async(1, "now") == report.perform_async(1, "later")
         assert report.perform_async(2, "now") != report.perform_async(1, "now")
 
-    def test_a_key_that_is_not_text_is_refused_before_anything_is_written(self, worker: Worker, store: Store) -> None:
+    def test_a_key_that_is_none_is_refused_before_anything_is_written(self, worker: Worker, store: Store) -> None:
         report = declare(worker, "until_executed", deduplicate_key=lambda user: user)
 
-        with pytest.raises(TypeError, match="Report: deduplicate_key returned 7; it returns text"):
-            report.perform_async(7)
+        with pytest.raises(TypeError, match=r"Report: deduplicate_key returned float 2\.5; it returns text"):
+            report.perform_async(2.5)
 
         assert (payloads(store), locks(store)) == ([], {})
+
+    def test_a_key_may_be_a_number(self, worker: Worker, store: Store) -> None:
+        report = declare(worker, "until_executed", deduplicate_key=lambda user: user)
+
+        assert report.perform_async(7) == report.perform_async(7)
+        assert len(payloads(store)) == 1
+
+    @pytest.mark.parametrize("strategy", ["until_executing", "until_executed", "until_and_while_executing"])
+    def test_jobs_without_a_key_have_no_equals(self, worker: Worker, store: Store, strategy: str) -> None:
+        report = declare(worker, strategy, deduplicate_key=lambda user: None)
+
+        jids = {report.perform_async(7) for _ in range(3)}
+
+        assert len(jids) == len(payloads(store)) == 3
+        assert locks(store) == {}
 
     def test_the_time_to_live_is_an_option(self, worker: Worker, store: Store) -> None:
         declare(worker, "until_executed", deduplicate_ttl=60).perform_async(1)

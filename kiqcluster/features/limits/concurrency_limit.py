@@ -2,7 +2,9 @@
 
 Options: `concurrency_limit`, a number, a function that returns one when a job begins, or text like "10%" of the threads
 of the fleet (0: no limit, below 0: paused); `concurrency_key`, a function of the arguments, each of whose values has a
-limit of its own.
+limit of its own.  A function that returns None means none: no limit, or no key, whose job is not limited.
+One that raises an error, or returns what is no limit and no key, fails no job.  It is reported once a minute; the last
+limit that a worker has known counts (none, if there was none), and jobs without a valid key share one limit.
 
 on_begin   the begin row `enter`, which has a job that finds no room parked (lua/begin.lua, lua/parked.lua)
 on_end     of a job that ends before its begin (expired, struck, deferred, buried): the next one in the line goes on
@@ -20,16 +22,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha1
 from math import ceil
 from typing import Any
 
 from kiqcluster.application.registry import ENVELOPE, Definition, current_registry
-from kiqcluster.errors import UsageError
+from kiqcluster.errors import UsageError, text_of
 from kiqcluster.features.job_end import JobEnd
-from kiqcluster.process.runtime import Run
+from kiqcluster.process.boundary.calls import guarded
+from kiqcluster.process.job_context import current_job
+from kiqcluster.process.runtime import Run, current_setup
 from kiqcluster.sidekiq import active_job
 from kiqcluster.sidekiq.encryption import KEY_VERSION
+from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.sidekiq.ruby_json import JSON, is_unicode
@@ -37,6 +43,7 @@ from kiqcluster.sidekiq.ruby_json import JSON, is_unicode
 __all__ = ["FLEET", "OPTION", "ConcurrencyLimits", "FleetThreads", "Limit", "key_of", "limit_of"]
 
 OPTION, KEY_OPTION = "concurrency_limit", "concurrency_key"
+MAX_ANSWER_CHARACTERS = 200  # of an answer that is none, in the report
 PERCENTAGE = re.compile(r"(\d+(?:\.\d+)?)%")
 MAX_KEY_CHARACTERS = (
     100  # of a key that is written as it is; of a longer one, one with a colon, or half a character, its SHA-1
@@ -70,56 +77,92 @@ class ConcurrencyLimits:
 
     def on_begin(self, run: Run) -> Iterable[Effect]:
         definition: Definition = run.job
-        limit = limit_of(definition.local[OPTION], FLEET.count)
-        slots = run.keys.slots(definition.name, _key(definition, run.payload))
-        return (Effect("enter", slots, (limit, definition.name, "park")),)
+        place = self._place(definition, run.payload, run.keys, is_ahead=current_job() is None)
+        return () if place is None else (Effect("enter", place[0], (place[1], definition.name, "park")),)
 
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
         """Return the row that sends the next job on if this one asked for no place; a unit releases its place."""
         definition = current_registry().get(end.name) if end.has_left_line else None
-        if definition is None:
-            return ()
-        limit = limit_of(definition.local[OPTION], FLEET.count)
-        slots = end.keys.slots(definition.name, _key(definition, end.payload))
-        return (Effect("pass_on", slots, (limit, definition.name)),)
+        place = None if definition is None else self._place(definition, end.payload, end.keys)
+        return () if place is None else (Effect("pass_on", place[0], (place[1], end.name)),)
 
     def on_end_failed(self, _end: JobEnd, _error: BaseException) -> Iterable[Effect]:
         """Return no row: the sweep sends the next job on."""
         return ()
 
+    def line_of(self, definition: Definition, payload: Payload, keys: Keys) -> str | None:
+        """Return the set in which a job takes a place, None for none.  Raises what the key's function does."""
+        key = key_of(definition, payload["args"], is_sealed=KEY_VERSION in payload)
+        return None if key is None else keys.slots(definition.name, key)
 
-def limit_of(declared: Limit | Callable[[], Limit], threads: int) -> int:
+    def _place(
+        self, definition: Definition, payload: Payload, keys: Keys, *, is_ahead: bool = False
+    ) -> tuple[str, int | str] | None:
+        """Return the set in which a job has its place and the limit of the set, "" for the last one that was known.
+
+        None for a job that is not limited.  is_ahead: it is not the job's turn yet, so an error of the key's function
+        is raised: at its turn it may not come.  Raises MisfitArguments.
+        """
+        of_key = None if is_ahead else partial(self._report, definition, KEY_OPTION, "")
+        key = key_of(definition, payload["args"], is_sealed=KEY_VERSION in payload, otherwise=of_key)
+        if key is None:
+            return None
+        of_limit = partial(self._report, definition, OPTION, "")
+        limit = guarded(of_limit, limit_of, definition.local[OPTION], FLEET.count)
+        return keys.slots(definition.name, key), limit
+
+    def _report(self, definition: Definition, option: str, instead: str, error: BaseException) -> str:
+        """Report an error of a function of the application, and return what counts instead."""
+        current_setup().notify_once(error, f"{option} of {definition.name}")
+        return instead
+
+
+def limit_of(declared: Limit | Callable[[], Limit | None], threads: int) -> int:
     """Return how many jobs may run at once: 0 for any number, less than 0 for none.
 
     threads: of the fleet.  A percentage of them is rounded up.  Raises UsageError, and what a function raises.
     """
     value = declared() if callable(declared) else declared
-    if isinstance(value, str) and (found := PERCENTAGE.fullmatch(value)):
+    if value is None:
+        return 0
+    if type(value) is str and (found := PERCENTAGE.fullmatch(value)):
         return max(1, ceil(threads * float(found[1]) / 100))
     if type(value) is not int:
-        raise UsageError(f"{OPTION} is {value!r}, and not a number or a percentage")
+        words = f"{type(value).__name__} {text_of(value)}"[:MAX_ANSWER_CHARACTERS]
+        raise UsageError(f"{OPTION} is {words}, and not a number, a percentage such as '10%', or None for no limit")
     return value
 
 
-def _key(definition: Definition, payload: Payload) -> str:
-    return key_of(definition, payload["args"], is_sealed=KEY_VERSION in payload)
+def key_of(
+    definition: Definition,
+    arguments: list[JSON],
+    *,
+    is_sealed: bool = False,
+    otherwise: Callable[[BaseException], str] | None = None,
+) -> str | None:
+    """Return the key for which a job counts, "" where its class has no keys, None for a job that counts for none.
 
-
-def key_of(definition: Definition, arguments: list[JSON], *, is_sealed: bool = False) -> str:
-    """Return the key for which a job counts, "" where its class has no keys.  is_sealed: the last one is encrypted.
-
-    Raises UsageError, MisfitArguments.
+    is_sealed: the last argument is encrypted.  otherwise: returns the key where the function of the application raises
+    an error or returns what is no key (UsageError); without it, that error is raised.  Raises MisfitArguments.
     """
     function: Callable[..., Any] | None = definition.local.get(KEY_OPTION)
     if function is None:
         return ""
     if definition.signature is ENVELOPE:
         positions, keywords = active_job.deserialized(arguments[0])
-        key = function(*positions, **keywords)
     else:
-        key = function(*definition.values(arguments, is_sealed=is_sealed))
+        positions, keywords = definition.values(arguments, is_sealed=is_sealed), {}
+    call = partial(_key, definition.name, partial(function, *positions, **keywords))
+    return call() if otherwise is None else guarded(otherwise, call)
+
+
+def _key(name: str, function: Callable[[], object]) -> str | None:
+    key = function()
+    if key is None:
+        return None
     if type(key) not in (str, int) or key == "":
-        raise UsageError(f"{KEY_OPTION} of {definition.name} returned {key!r}, and not text or a number")
+        words = f"{type(key).__name__} {text_of(key)}"[:MAX_ANSWER_CHARACTERS]
+        raise UsageError(f"{KEY_OPTION} of {name} returned {words}, and not text, a number, or None for no limit")
     text = str(key)
     if len(text) <= MAX_KEY_CHARACTERS and ":" not in text and is_unicode(text):
         return text

@@ -110,7 +110,7 @@ class SettleCalls:
                     Effect("record", self._keys.dropped, (repr(at), payload, DROPPED_SECONDS, MAX_DROPPED_JOBS + 1)),
                 )
             case Parked(key=key, largest=largest, name=name):
-                return (Effect("park", key, (queue, largest, name)),)
+                return (Effect("park", key, (queue, "" if largest is None else largest, name)),)
         return ()
 
 

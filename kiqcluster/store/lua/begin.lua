@@ -18,7 +18,8 @@
 --   enter largest [name] otherwise
 --                           the holder is one of at most `largest` members of a set, or becomes one; every script that
 --                           moves the unit removes the holder from the set.  0: no limit; below 0: nobody enters.
---                           name: of a limit that may be overridden (parked.lua)
+--                           name: of a limit that may be overridden (parked.lua); with "" as `largest`, the limit that
+--                           a worker has used last
 --   working jid otherwise  the task is not cancelled; the job has begun in it (tasks.lua)
 -- These are always true, and have no `otherwise`:
 --   clear jid               the key is deleted if its value is this jid (claims.lua)
@@ -137,6 +138,7 @@ while at <= #ARGV do
   if not is_true[row[1]] and not RATES[row[1]] then return redis.error_reply('ERR there is no begin row ' .. row[1]) end
   if row[1] == 'enter' then
     row[4], row[5] = limit_in_force(row[2], row[3][1], count > 2 and row[3][2] or nil)
+    row[4] = row[4] or 0 -- no worker has known one yet
     row[6] = has_line(row[2])
   end
   rows[#rows + 1] = row

@@ -71,11 +71,11 @@ local effects = {
   end,
   park = function(key, arguments, payload)
     park_job(key, arguments[1], payload)
-    fill(key, limit_in_force(key, arguments[2], arguments[3]))
+    fill(key, limit_in_force(key, arguments[2], arguments[3]) or 0)
   end,
   pass_on = function(key, arguments, payload)
     end_grant(key, function() return redis.sha1hex(payload) end, false)
-    fill(key, limit_in_force(key, arguments[1], arguments[2]))
+    fill(key, limit_in_force(key, arguments[1], arguments[2]) or 0)
   end,
   release = function(key, _, _, field) release_holds(key, field) end,
   clear = function(key, arguments) clear(key, arguments[1]) end,

@@ -17,14 +17,15 @@ run one after the other.  Applications without limits sweep too: jobs may be par
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from kiqcluster.application.options import EXCLUSIVE
 from kiqcluster.application.registry import Definition, Registry
-from kiqcluster.errors import StoreError, as_exception
+from kiqcluster.errors import StoreError
 from kiqcluster.features.deduplication import ONE_AT_A_TIME, ServerDeduplication
 from kiqcluster.features.limits.concurrency_limit import FLEET, OPTION, ConcurrencyLimits, limit_of
 from kiqcluster.process.boundary.calls import guarded
-from kiqcluster.process.runtime import Run, Runtime
+from kiqcluster.process.runtime import Runtime
 from kiqcluster.store.engine.units import Unit
 from kiqcluster.store.entry_moves import Move
 from kiqcluster.store.limits.parking import MAX_LINES, name_of, override_of, parked_sets, send_lines
@@ -152,9 +153,8 @@ class LimitUpkeep:
             return False
 
         def is_elsewhere() -> bool:
-            run = Run(read_job(Unit("", raw, "", "")), "", definition, None, keys=self._store.keys)
-            rows = [row for half in HALVES if half.is_used_by(definition) for row in half.on_begin(run)]
-            return all(row.operation != "enter" or row.key != slots for row in rows)
+            payload, used = read_job(Unit("", raw, "", "")), [half for half in HALVES if half.is_used_by(definition)]
+            return slots not in [half.line_of(definition, payload, self._store.keys) for half in used]
 
         return guarded(lambda _: False, is_elsewhere)  # where that fails, the job finds out at its begin
 
@@ -167,7 +167,7 @@ class LimitUpkeep:
         definition = self._registry.get(name)
         if definition is None or OPTION not in definition.local:
             return 1 if name.endswith(ONE_AT_A_TIME) else None
-        return guarded(self._report_limit, limit_of, definition.local[OPTION], FLEET.count)
+        return guarded(partial(self._report_limit, name), limit_of, definition.local[OPTION], FLEET.count)
 
-    def _report_limit(self, raised: BaseException) -> None:
-        self._runtime.setup.notify_error_handlers(as_exception(raised), {"context": OPTION})
+    def _report_limit(self, name: str, raised: BaseException) -> None:
+        self._runtime.setup.notify_once(raised, f"{OPTION} of {name}")

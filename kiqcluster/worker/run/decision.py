@@ -187,7 +187,8 @@ def decide(facts: Facts) -> Outcome:
             assert facts.verdict is not None, "a verdict parks"
             assert facts.verdict.row is not None, "by the row that is not true"
             largest, *more = facts.verdict.row.arguments
-            return Parked(facts.verdict.row.key, int(largest), str(more[0]) if len(more) > 1 else "")
+            limit = None if largest == "" else int(largest)
+            return Parked(facts.verdict.row.key, limit, str(more[0]) if len(more) > 1 else "")
         case Disposition.RETRY:
             assert facts.entry is not None, "a failure writes its keys"
             return Retry(facts.entry, facts.now + facts.retry_delay)

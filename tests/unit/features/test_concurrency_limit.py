@@ -32,7 +32,10 @@ class TestLimit:
     def test_is_a_number_or_a_part_of_25_threads_rounded_up(self, declared: Any, limit: int) -> None:
         assert limit_of(declared, 25) == limit
 
-    @pytest.mark.parametrize("answer", [None, True, 2.0, "many", b"3"])
+    def test_is_none_where_a_function_returns_nothing(self) -> None:
+        assert limit_of(lambda: None, 25) == 0
+
+    @pytest.mark.parametrize("answer", [True, 2.0, "many", b"3"])
     def test_another_answer_of_a_function_is_refused(self, answer: object) -> None:
         with pytest.raises(UsageError, match="concurrency_limit"):
             limit_of(lambda: answer, 25)  # type: ignore[arg-type,return-value]  # that is the point
@@ -81,7 +84,13 @@ class TestKey:
         assert len(keys) == len(texts)
         assert not any(":" in key for key in keys)
 
-    @pytest.mark.parametrize("answer", [None, "", True, 2.5, ["a"]])
+    def test_is_none_where_the_function_returns_nothing(self) -> None:
+        @job(concurrency_limit=1, concurrency_key=lambda: None)
+        def sync() -> None: ...
+
+        assert key_of(sync.definition, []) is None
+
+    @pytest.mark.parametrize("answer", ["", True, 2.5, ["a"]])
     def test_another_answer_is_refused(self, answer: object) -> None:
         @job(concurrency_limit=1, concurrency_key=lambda: answer)  # type: ignore[arg-type,return-value]  # the point
         def sync() -> None: ...

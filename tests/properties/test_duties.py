@@ -106,8 +106,8 @@ def restart(fleet: DutyFleet) -> None:
 
 
 def set_clock(fleet: DutyFleet) -> None:
-    """Not back by a few seconds: nobody can tell that from a poll that came later."""
-    fleet.server.ahead += fleet.rng.choice([3_600.0, -3_600.0, -60.0, 7.0, 0.3])
+    """Not back by less than the time since a duty was begun: nobody can tell that from one that was begun later."""
+    fleet.server.ahead += fleet.rng.choice([3_600.0, -3_600.0, 7.0, 0.3])
 
 
 SCENES: dict[str, Scene] = {

@@ -114,6 +114,20 @@ def test_a_thread_of_a_program_that_runs_the_command_is_refused_by_name(stage: S
     assert "Traceback" not in said
 
 
+def test_a_thread_that_appears_later_is_told_and_keeps_no_slot_empty(stage: Stage) -> None:
+    """As a profiler starts one that is attached to the supervisor; here preloaded code does, at the first fork."""
+    app = stage.write_application("""
+        import os, threading
+        thread = threading.Thread(target=threading.Event().wait, name="late", daemon=True)
+        os.register_at_fork(after_in_parent=lambda: thread.ident or thread.start())
+    """)
+
+    cluster = stage.run_cluster("default", "other", "-c", "1", "--preload", app=app)
+
+    cluster.wait_ready(2)
+    assert "late" in cluster.wait_for("forked_with_threads", slot=1)["threads"]
+
+
 def test_jobs_run_under_a_debugger(stage: Stage) -> None:
     """As VS Code starts it.  It replaces the function that starts a thread, which is still a real one."""
     require_module("debugpy")

@@ -1,6 +1,7 @@
-"""Words: names that people know from elsewhere, and what each is called here.  Data; imports nothing.
+"""Words: names that people know from elsewhere, what each is called here, and where its page is.  Imports nothing.
 
 WORDS    (place, word) → Word: the form to write, its page, and who calls it so
+page     where a page of the documentation is, for the end of a message
 hint_of  the sentence of an error for a word, None for one that nobody uses
 answers  a class whose objects answer such a name with its hint
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, NamedTuple, NoReturn, TypeVar
 
-__all__ = ["PLACES", "WORDS", "Foreign", "Place", "Word", "answers", "hint_of"]
+__all__ = ["PLACES", "WORDS", "Foreign", "Place", "Word", "answers", "hint_of", "page"]
 
 C = TypeVar("C", bound=type)
 
@@ -194,13 +195,21 @@ def _words() -> Iterator[tuple[tuple[Place, str], Word]]:
 WORDS: Mapping[tuple[Place, str], Word] = dict(_words())
 
 
+def page(name: str) -> str:
+    """Return where a page of the documentation is: `page("guides/redis")`.
+
+    A wheel has no pages, and there is no public site yet (ADR 55): the source distribution of the release has them.
+    """
+    return f"docs/{name}.md in the sdist"
+
+
 def hint_of(place: Place, word: str) -> str | None:
-    """Return `time_limit of Celery is here: timeout_hard (docs/guides/timeouts.md)`, None for no word of the table."""
+    """Return `time_limit of Celery is here: timeout_hard (…)` with the page, None for no word of the table."""
     found = WORDS.get((place, word))
     if found is None:
         return None
     owner = f"{word} of {found.origin}" if found.origin != "other systems" else word
-    return f"{owner} is here: {found.form} (docs/{found.page}.md)"
+    return f"{owner} is here: {found.form} ({page(found.page)})"
 
 
 class Foreign:

@@ -24,6 +24,7 @@ import hiredis
 import redis
 
 from kiqcluster.errors import RedisRefused, StoreError
+from kiqcluster.words import page
 
 __all__ = [
     "INCOMPLETE",
@@ -61,7 +62,7 @@ CLUSTER_CODES = frozenset({"MOVED", "ASK", "CROSSSLOT"})  # of a node of a Redis
 NO_CLUSTER = (
     "this is a node of a Redis Cluster, whose keys are spread over several nodes: write its address as "
     "redis+cluster://HOST:PORT,HOST:PORT, so that all keys of a shard are on one node. Or use one primary, with "
-    "replicas and Sentinel where it must not fail; docs/guides/redis.md says how"
+    f"replicas and Sentinel where it must not fail; {page('guides/redis')} says how"
 )
 # MISCONF: the server cannot write its snapshot, and refuses writes until it can.  OOM is not here: scripts that drain
 # queues run then.

@@ -533,7 +533,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("word", "hint"),
         [
-            ("retries", "retries is here: retry (docs/guides/retries.md)"),
+            ("retries", "retries is here: retry (docs/guides/retries.md in the sdist)"),
             ("queue_name", "is here: queue"),
             ("time_limit", "time_limit of Celery is here: timeout_hard"),
             ("countdown", "is here: perform_in(seconds, …)"),

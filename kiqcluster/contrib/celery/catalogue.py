@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kiqcluster.contrib.celery.errors import Unsupported
+from kiqcluster.words import page
 
 __all__ = [
     "APPLY",
@@ -84,26 +85,28 @@ def refusal(table: Mapping[str, Entry], name: str, where: str) -> Unsupported:
 
 
 UNKNOWN = none("kiqcluster does not know it; remove it, or keep this task on Celery")
-CHAINS = "write a chain: first.job.then(second.job).enqueue(…) (docs/guides/chains.md)"
-TASKS = "create a task with callbacks: kiqcluster.tasks.Task.create(name, each.job, rows, …) (docs/guides/tasks.md)"
-SIGNATURE = "write a chain, first.job.then(second.job), or a task with callbacks (docs/guides/migrate_from_celery.md)"
-CALLBACK = "enqueue the next job at the end of the first one, or write a chain (docs/guides/chains.md)"
+CHAINS = f"write a chain: first.job.then(second.job).enqueue(…) ({page('guides/chains')})"
+TASKS = f"create a task with callbacks: kiqcluster.tasks.Task.create(name, each.job, rows, …) ({page('guides/tasks')})"
+SIGNATURE = (
+    f"write a chain, first.job.then(second.job), or a task with callbacks ({page('guides/migrate_from_celery')})"
+)
+CALLBACK = f"enqueue the next job at the end of the first one, or write a chain ({page('guides/chains')})"
 JSON_ONLY = "arguments and results are JSON; pass keys and plain values"
-QUEUES = "name the queue: queue=… of the task, or a routing rule in kiqcluster.toml (docs/guides/route.md)"
-HOOKS = (
-    "use a hook or a handler: retries_exhausted, death_handler, error_handler, middleware (docs/guides/middleware.md)"
-)
-WEIGHTS = "give urgent jobs a queue of their own, and start workers for it (docs/guides/run.md)"
+QUEUES = f"name the queue: queue=… of the task, or a routing rule in kiqcluster.toml ({page('guides/route')})"
+HOOKS = f"use a hook or a handler, as death_handler, error_handler or middleware ({page('guides/middleware')})"
+WEIGHTS = f"give urgent jobs a queue of their own, and start workers for it ({page('guides/run')})"
 REMOTE = (
-    "revoke(id) is kiqcluster.cancel(id); for others use kiqctl: ps, quiet, limits (docs/reference/kiqctl/index.md)"
+    f"revoke(id) is kiqcluster.cancel(id); for others use kiqctl: ps, quiet, limits ({page('reference/kiqctl/index')})"
 )
-EVENTS = "use kiqcluster.on(…), error_handler, death_handler or middleware (docs/guides/middleware.md)"
-ONE_WAY = "a push is sent once and never repeated; catch StoreError and decide (docs/guides/write_jobs.md)"
+EVENTS = f"use kiqcluster.on(…), error_handler, death_handler or middleware ({page('guides/middleware')})"
+ONE_WAY = f"a push is sent once and never repeated; catch StoreError and decide ({page('guides/write_jobs')})"
 TIMING = "time limits belong to the declaration: soft_time_limit=…, time_limit=…"
-EAGER = "use the fixture kiq_inline; write apply(…).get() for delay(…).get() in tests (docs/guides/testing.md)"
-FLAGS = "it is a flag of the command kiqcluster or a setting of kiqcluster.toml (docs/guides/run.md)"
-BEAT = "convert it: python -m kiqcluster.contrib.celery schedule PATH prints [cron.NAME] entries (docs/guides/cron.md)"
-CURRENT = "call kiqcluster.current_job() (docs/guides/write_jobs.md)"
+EAGER = f"use the fixture kiq_inline; write apply(…).get() for delay(…).get() in tests ({page('guides/testing')})"
+FLAGS = f"it is a flag of the command kiqcluster or a setting of kiqcluster.toml ({page('guides/run')})"
+BEAT = (
+    f"convert it: python -m kiqcluster.contrib.celery schedule PATH prints [cron.NAME] entries ({page('guides/cron')})"
+)
+CURRENT = f"call kiqcluster.current_job() ({page('guides/write_jobs')})"
 
 NAMES: Mapping[str, Entry] = {  # names of the package celery, without their module
     "Celery": works(),
@@ -123,7 +126,7 @@ NAMES: Mapping[str, Entry] = {  # names of the package celery, without their mod
     "chain": change(CHAINS),
     "group": change(TASKS),
     "chord": change(TASKS),
-    "chunks": change("call the job for each slice, or write an IterableJob (docs/guides/iterable.md)"),
+    "chunks": change(f"call the job for each slice, or write an IterableJob ({page('guides/iterable')})"),
     "signature": none("enqueue the job where the signature was used; " + CHAINS),
     "subtask": none("enqueue the job where the signature was used; " + CHAINS),
     "Signature": none("enqueue the job where the signature was used; " + CHAINS),
@@ -176,7 +179,7 @@ DECLARATION: Mapping[str, Entry] = {  # options of @shared_task and @app.task
     "throws": change("raise kiqcluster.RetryError for a failure that nobody is told of"),
     "priority": none(WEIGHTS),
     "compression": change(
-        "set size_limiter_mode: the size limiter compresses large arguments (docs/guides/large_arguments.md)"
+        f"set size_limiter_mode: the size limiter compresses large arguments ({page('guides/large_arguments')})"
     ),
     "routing_key": none(QUEUES),
     "exchange": none(QUEUES),
@@ -188,7 +191,7 @@ DECLARATION: Mapping[str, Entry] = {  # options of @shared_task and @app.task
     "after_return": none(HOOKS),
     "before_start": none(HOOKS),
     "trail": change("remove it: results have no trail"),
-    "send_events": change("remove it: metrics count all jobs (docs/metrics.md)"),
+    "send_events": change(f"remove it: metrics count all jobs ({page('metrics')})"),
     "resultrepr_maxsize": change("remove it: logs do not show results"),
     "lazy": change("remove it: tasks are declared at once"),
     "shared": change("remove it: the registry is one for the process"),
@@ -207,7 +210,7 @@ CALL: Mapping[str, Entry] = {  # options of apply_async and send_task
     "retry_policy": none(ONE_WAY),
     "priority": none(WEIGHTS),
     "link": none(CALLBACK),
-    "link_error": none("declare retries_exhausted, or a death_handler (docs/guides/middleware.md)"),
+    "link_error": none(f"declare retries_exhausted, or a death_handler ({page('guides/middleware')})"),
     "chain": none(CHAINS),
     "chord": none(TASKS),
     "group_id": none(TASKS),
@@ -215,19 +218,19 @@ CALL: Mapping[str, Entry] = {  # options of apply_async and send_task
     "exchange": none(QUEUES),
     "delivery_mode": none("Redis keeps jobs as its persistence says"),
     "compression": none(
-        "set size_limiter_mode: the size limiter compresses large arguments (docs/guides/large_arguments.md)"
+        f"set size_limiter_mode: the size limiter compresses large arguments ({page('guides/large_arguments')})"
     ),
-    "headers": none("add keys to the payload in a client middleware (docs/guides/middleware.md)"),
+    "headers": none(f"add keys to the payload in a client middleware ({page('guides/middleware')})"),
     "shadow": none("a job has the name of its task"),
-    "producer": none("name another Redis: with Client.via(store): … (docs/guides/write_jobs.md)"),
-    "connection": none("name another Redis: with Client.via(store): … (docs/guides/write_jobs.md)"),
-    "publisher": none("name another Redis: with Client.via(store): … (docs/guides/write_jobs.md)"),
+    "producer": none(f"name another Redis: with Client.via(store): … ({page('guides/write_jobs')})"),
+    "connection": none(f"name another Redis: with Client.via(store): … ({page('guides/write_jobs')})"),
+    "publisher": none(f"name another Redis: with Client.via(store): … ({page('guides/write_jobs')})"),
     "add_to_parent": none("results have no parents"),
     "ignore_result": none("declare ignore_result=… with the task"),
     "time_limit": none(TIMING),
     "soft_time_limit": none(TIMING),
     "reply_to": none("ask the result: task.AsyncResult(id).get()"),
-    "user_id": none("add keys to the payload in a client middleware (docs/guides/middleware.md)"),
+    "user_id": none(f"add keys to the payload in a client middleware ({page('guides/middleware')})"),
 }
 
 TASK: Mapping[str, Entry] = {  # attributes of a task
@@ -249,12 +252,12 @@ TASK: Mapping[str, Entry] = {  # attributes of a task
     "subtask": change(SIGNATURE),
     "map": none("push the jobs: for each in …: task.delay(each)"),
     "starmap": none("push the jobs: for each in …: task.delay(*each)"),
-    "chunks": none("write an IterableJob (docs/guides/iterable.md)"),
-    "update_state": none("call current_job().progress(done, total) (docs/guides/results.md)"),
+    "chunks": none(f"write an IterableJob ({page('guides/iterable')})"),
+    "update_state": none(f"call current_job().progress(done, total) ({page('guides/results')})"),
     "replace": none(CHAINS),
     "add_to_chord": none(TASKS),
     "add_trail": none("results have no trail"),
-    "send_event": none("call current_job().log(text) (docs/guides/tasks.md)"),
+    "send_event": none(f"call current_job().log(text) ({page('guides/tasks')})"),
     "signature_from_request": none("arguments of a retry are those of the job"),
     "app": none("import the app"),
     "backend": none("ask the result: task.AsyncResult(id)"),
@@ -289,14 +292,16 @@ REQUEST: Mapping[str, Entry] = {  # attributes of self.request
     "task": works(),
     "called_directly": works(),
     "delivery_info": none("call current_job().queue"),
-    "hostname": none("add it to log lines: they have the process of the job (docs/guides/logs.md)"),
+    "hostname": none(f"add it to log lines: they have the process of the job ({page('guides/logs')})"),
     "eta": none("call current_job().payload"),
     "expires": none("current_job().payload['expiry'] has the epoch second"),
     "headers": none("current_job().payload has all keys of the job"),
     "is_eager": none("in tests a job does not know its mode"),
-    "root_id": none("current_job().correlation_id is the id of the request that led to the job (docs/guides/logs.md)"),
+    "root_id": none(
+        f"current_job().correlation_id is the id of the request that led to the job ({page('guides/logs')})"
+    ),
     "parent_id": none(
-        "current_job().correlation_id is the id of the request that led to the job (docs/guides/logs.md)"
+        f"current_job().correlation_id is the id of the request that led to the job ({page('guides/logs')})"
     ),
     "correlation_id": none("call current_job().correlation_id"),
     "origin": none("call current_job().meta"),
@@ -306,7 +311,7 @@ REQUEST: Mapping[str, Entry] = {  # attributes of self.request
     "timelimit": none("call current_job().seconds_left"),
     "reply_to": none("nobody waits in a reply queue"),
     "callbacks": none(CALLBACK),
-    "errbacks": none("declare retries_exhausted, or a death_handler (docs/guides/middleware.md)"),
+    "errbacks": none(f"declare retries_exhausted, or a death_handler ({page('guides/middleware')})"),
 }
 
 RETRY: Mapping[str, Entry] = {  # options of self.retry
@@ -329,7 +334,7 @@ APPLY: Mapping[str, Entry] = {  # options of apply
     "kwargs": works(),
     "throw": change("call apply(…).get(), which raises the error of the task"),
     "link": none(CALLBACK),
-    "link_error": none("declare retries_exhausted, or a death_handler (docs/guides/middleware.md)"),
+    "link_error": none(f"declare retries_exhausted, or a death_handler ({page('guides/middleware')})"),
 }
 
 GET: Mapping[str, Entry] = {  # options of AsyncResult.get
@@ -340,7 +345,7 @@ GET: Mapping[str, Entry] = {  # options of AsyncResult.get
     "follow_parents": change("remove it: results have no parents"),
     "disable_sync_subtasks": change("remove it: a task may wait for another one"),
     "callback": none("call get(), then the function"),
-    "on_message": none("call current_job().progress(done, total) in the task (docs/guides/results.md)"),
+    "on_message": none(f"call current_job().progress(done, total) in the task ({page('guides/results')})"),
     "on_interval": none("call get(timeout) in a loop"),
 }
 
@@ -367,7 +372,7 @@ RESULT: Mapping[str, Entry] = {  # attributes of AsyncResult
     "then": none(CALLBACK),
     "forget": none("a result goes after result_expires seconds"),
     "traceback": none("kiqctl dead show ID has the error; declare backtrace with @kiqcluster.job"),
-    "info": change("handle.status().progress is what the job said of its progress (docs/guides/results.md)"),
+    "info": change(f"handle.status().progress is what the job said of its progress ({page('guides/results')})"),
     "date_done": none("the line of the log that says how the job ended has the time"),
     "children": none(TASKS),
     "parent": none(CHAINS),

@@ -13,10 +13,11 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from kiqcluster.contrib.celery.errors import Unsupported
+from kiqcluster.words import page
 
 __all__ = ["Routes", "unusable_route"]
 
-REMEDY = "give the queue as text or as {'queue': …}; other rules belong to kiqcluster.toml (docs/guides/route.md)"
+REMEDY = f"give the queue as text or as {{'queue': …}}; other rules belong to kiqcluster.toml ({page('guides/route')})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from kiqcluster.errors import JobDefinitionError
 from kiqcluster.job import Enqueuer
 from kiqcluster.process.job_context import JobContext, running_jid
 from kiqcluster.process.runtime import current_setup
+from kiqcluster.words import page
 
 __all__ = ["Request", "Task"]
 
@@ -51,7 +52,7 @@ class Task(RefusesAttributes, Generic[P, R]):
         check_function(function, name)
         if inspect.iscoroutinefunction(function):
             raise Unsupported(
-                f"{name}: a coroutine is no task of Celery; declare it with @kiqcluster.job (docs/guides/async.md)"
+                f"{name}: a coroutine is no task of Celery; declare it with @kiqcluster.job ({page('guides/async')})"
             )
         declared = options_of(name, options)
         self.name = name
@@ -237,7 +238,7 @@ class Task(RefusesAttributes, Generic[P, R]):
 
     def __init_subclass__(cls) -> None:
         raise JobDefinitionError(
-            f"{cls.__qualname__}: a base class of tasks has no effect here; use hooks (docs/guides/middleware.md)"
+            f"{cls.__qualname__}: a base class of tasks has no effect here; use hooks ({page('guides/middleware')})"
         )
 
 

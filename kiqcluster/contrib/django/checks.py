@@ -32,6 +32,7 @@ from kiqcluster.contrib.django.loading import autodiscover
 from kiqcluster.contrib.django.settings import OUTBOX_SETTING, current_config, outbox_databases, read_settings
 from kiqcluster.errors import InvalidPush, KiqError, UsageError
 from kiqcluster.sidekiq.payload import check_queue_name
+from kiqcluster.words import page
 
 __all__ = ["TAG", "check_application", "check_backend", "check_tables"]
 
@@ -46,7 +47,7 @@ def check_application(**_: Any) -> list[checks.CheckMessage]:
         found = read_settings()
         origins, outboxes = current_config()[1], outbox_databases()
     except (ImproperlyConfigured, KiqError) as error:
-        return [_error("E001", str(error), "docs/running.md of kiqcluster lists the settings.")]
+        return [_error("E001", str(error), f"{page('reference/settings')} of kiqcluster lists the settings.")]
     messages = [*_check_modules(), *_check_alias("KIQCLUSTER", found.enqueue_on_commit), *_check_main()]
     messages += _check_outboxes(outboxes)
     if origins["redis"] == "default" and origins["embedded"] == "default":

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 
+from kiqcluster.words import page
+
 __all__ = ["WORDING"]
 
 # event → level, text with the names of its fields
@@ -55,7 +57,7 @@ WORDING: dict[str, tuple[int, str]] = {
     "redis_refused": (logging.ERROR, "Redis refused {operation} ({error}); it is tried again"),
     "redis_unsafe": (
         logging.WARNING,
-        "{problem}; set {remedy}, or jobs can be lost inside Redis (docs/reliability.md)",
+        f"{{problem}}; set {{remedy}}, or jobs can be lost inside Redis ({page('reliability')})",
     ),
     "recovered": (logging.INFO, "recovered from {identity}, {why}; units: {units}"),
     "recovered_nothing": (logging.DEBUG, "{identity}, {why}, held nothing"),
@@ -73,13 +75,13 @@ WORDING: dict[str, tuple[int, str]] = {
         logging.WARNING,
         "{identity} runs Sidekiq {sidekiq}, whose json writes floats otherwise than ruby_json = {setting} says: its "
         "pages may not find our jobs with such arguments again; set ruby_json to the other form "
-        "(docs/reference/settings.md)",
+        f"({page('reference/settings')})",
     ),
     "ruby_json_undeclared": (
         logging.WARNING,
         "{identity} runs Sidekiq {sidekiq}, which may have either form of floats, and nobody has set ruby_json: its "
         "pages may not find our jobs with such arguments again; on its host, ruby -r json -e 'puts JSON::VERSION' "
-        'says which: set ruby_json to "2.12" for 2.12 and later, else to "2.6" (docs/reference/settings.md)',
+        f'says which: set ruby_json to "2.12" for 2.12 and later, else to "2.6" ({page("reference/settings")})',
     ),
     "shards_differ": (
         logging.WARNING,

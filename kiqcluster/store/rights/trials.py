@@ -17,6 +17,7 @@ from kiqcluster.store.connection import Connection
 from kiqcluster.store.rights.lists import FEATURES, WORKER
 from kiqcluster.store.store import Store
 from kiqcluster.store.wire import Command, ErrorReply, is_outage
+from kiqcluster.words import page
 
 __all__ = ["TRIALS", "UNTRIED", "check_worker", "forbidden_commands", "needed"]
 
@@ -134,7 +135,7 @@ def check_worker(store: Store, identity: str, features: Collection[str]) -> None
         words = " ".join(f"+{name.lower()}" for name in missing)
         raise RedisRefused(
             f"NOPERM the Redis user of this worker may not run {told}; jobs would be lost or run twice, so it does not "
-            f"start. Give the user {words} and the key pattern ~* (all rights: docs/guides/secure_redis.md)"
+            f"start. Give the user {words} and the key pattern ~* (all rights: {page('guides/secure_redis')})"
         )
 
 

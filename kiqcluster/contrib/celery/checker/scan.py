@@ -39,6 +39,7 @@ from kiqcluster.contrib.celery.checker.unfollowed import unfollowed_findings, un
 from kiqcluster.contrib.celery.rules import UNREAD as ANY
 from kiqcluster.contrib.celery.rules import most_retries, of_call, of_declaration, of_retry, of_revoke
 from kiqcluster.contrib.celery.settings import APP, BUILD
+from kiqcluster.words import page
 
 __all__ = ["scan"]
 
@@ -49,13 +50,13 @@ SENDS = ("delay", "apply_async", "send_task", "AsyncResult")  # calls that retur
 CANVAS = ("chain", "group", "chord", "chunks", "signature", "subtask", "Signature", "xmap", "xstarmap")
 SIGNATURES = ("s", "si", "signature", "subtask", "map", "starmap", "chunks")
 IS_CANVAS = Entry("change", SIGNATURE)
-IS_COROUTINE = Entry("change", "declare it with @kiqcluster.job, which takes coroutines (docs/guides/async.md)")
+IS_COROUTINE = Entry("change", f"declare it with @kiqcluster.job, which takes coroutines ({page('guides/async')})")
 VERBS: Mapping[str, tuple[Mapping[str, Entry], Rules]] = {  # calls of a task whose options have a table
     "retry": (RETRY, partial(of_retry, declared=ANY)),
     "apply": (APPLY, no_rules),
 }
 RESULT_VERBS: Mapping[str, tuple[Mapping[str, Entry], Rules]] = {"get": (GET, no_rules), "revoke": (REVOKE, of_revoke)}
-IS_CLASS = Entry("none", "declare a function; hooks are options (docs/guides/middleware.md)")
+IS_CLASS = Entry("none", f"declare a function; hooks are options ({page('guides/middleware')})")
 
 
 @dataclass(frozen=True, slots=True)

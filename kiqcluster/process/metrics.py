@@ -111,6 +111,7 @@ COUNTERS = {
 PARKED = Family("sidekiq_concurrency_limit_deferred_jobs", "counter", "Times that a concurrency limit parked a job")
 TIMED_OUT = Family("sidekiq_jobs_timed_out", "counter", "Runs that took longer than timeout or timeout_hard")
 RATE_LIMITED = Family("sidekiq_jobs_rate_limited", "counter", "Jobs put off by a rate limit, before or within a run")
+NORMAL_FAILURES = Family("sidekiq_jobs_normal_failures", "counter", "Jobs that raised NormalFailure, and count as done")
 SKIPPED = Family("sidekiq_jobs_skipped", "counter", "Jobs that middleware did not let run")
 SKIPPED_FOR = Family("sidekiq_jobs_skipped_by_reason", "counter", "The same, by the reason why they did not run")
 RUNNING = Family("sidekiq_running_jobs", "gauge", "Jobs that run now", mode="sum")
@@ -128,6 +129,7 @@ RUNS_JUDGED = Family("gitlab_sli_sidekiq_execution_apdex", "counter", "Runs of j
 RUNS_IN_TIME = Family("gitlab_sli_sidekiq_execution_apdex_success", "counter", "Those that were within their target")
 WAITS_JUDGED = Family("gitlab_sli_sidekiq_queueing_apdex", "counter", "Waits in a queue of jobs with an urgency")
 WAITS_IN_TIME = Family("gitlab_sli_sidekiq_queueing_apdex_success", "counter", "Those that were within their target")
+RARE = ("parked", "timed_out", "rate_limited", "normal_failures")  # counters of families that only some jobs have
 APDEX = (RUNS_JUDGED, RUNS_IN_TIME, WAITS_JUDGED, WAITS_IN_TIME)
 # Urgency → seconds within which a job has to begin and then to end, None for no target.  Both are bounds of buckets.
 TARGETS: dict[str, tuple[float | None, float | None]] = {
@@ -154,6 +156,7 @@ ROWS = (  # of each job and queue
     (PARKED, COUNTER_LAYOUT),  # only of jobs that were parked
     (TIMED_OUT, COUNTER_LAYOUT),  # only of jobs with such runs
     (RATE_LIMITED, COUNTER_LAYOUT),  # only of jobs that were
+    (NORMAL_FAILURES, COUNTER_LAYOUT),  # only of jobs that did
     (SKIPPED_FOR, SKIPPED_FOR_LAYOUT),  # only of jobs that were
     *((family, COUNTER_LAYOUT) for family in APDEX),
 )
@@ -322,7 +325,7 @@ class JobMetrics(Collector):
         # A run that is measured but not yet counted replaces an unmeasured one for a moment.
         before, used = self._cpu.get(key), [*of_done.values(), *of_failed.values()]
         used = self._cpu[key] = used if before is None else list(map(max, before, used))
-        rare = [[count] if count else [] for count in sums(("parked", "timed_out", "rate_limited"), counters)]
+        rare = [[count] if count else [] for count in sums(RARE, counters)]
         skipped, skipped_for = _skips([each.skipped for each in tallies if each.skipped])
         return [
             [*done.values(COMPLETION_INDEXES), *failed.values()],

@@ -65,6 +65,7 @@ ONLY_WHERE_DECLARED = {  # series of rules, and of jobs with an urgency, a timeo
     "sidekiq_jobs_skipped_by_reason_total",
     "sidekiq_jobs_timed_out_total",
     "sidekiq_jobs_rate_limited_total",
+    "sidekiq_jobs_normal_failures_total",
     "sidekiq_concurrency_limit_deferred_jobs_total",
     *(
         f"gitlab_sli_sidekiq_{side}_apdex{kind}_total"

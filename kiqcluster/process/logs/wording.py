@@ -122,6 +122,10 @@ WORDING: dict[str, tuple[int, str]] = {
     "job_start": (logging.INFO, "start"),
     "job_done": (logging.INFO, "done in {elapsed:.3f} s"),
     "job_failed": (logging.WARNING, "{outcome}{detail}: {error} (ran {elapsed:.3f} s)"),
+    "job_normal_failure": (
+        logging.INFO,
+        "failed in the sense of its work, so it is not retried: {reason} (ran {elapsed:.3f} s)",
+    ),
     "job_dropped": (logging.INFO, "not run, dropped: {reason}"),
     "job_deferred": (logging.INFO, "put off for {seconds:.3f} s: {reason}"),
     "job_parked": (logging.INFO, "not run, parked until {limit} has a place"),

@@ -38,6 +38,7 @@ STATUS_OF_EVENT = {
     "job_start": "start",
     "job_done": "done",
     "job_failed": "fail",
+    "job_normal_failure": "failed",
     "job_interrupted": "interrupted",
     "job_dropped": "dropped",
     "job_deferred": "deferred",

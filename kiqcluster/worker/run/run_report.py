@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kiqcluster.application.registry import Registry
-from kiqcluster.errors import CannotRun, RetryError
+from kiqcluster.errors import CannotRun, RetryError, message_of
 from kiqcluster.process.boundary.calls import is_a
 from kiqcluster.process.job_context import current_job
 from kiqcluster.process.metrics import JobMetrics
@@ -79,6 +79,8 @@ class RunReport:
         is_done = outcome is DONE or type(outcome) is Done
         if not is_done:
             self._report_not_done(run, outcome)
+        elif run.failure is not None:
+            self._report_normal_failure(run, name, run.failure)
         elif self._log_done is not None:
             log_done = self._emit_done if run.context is not None and run.context.extras else self._log_done
             log_done(payload, name, queue, elapsed)
@@ -96,6 +98,11 @@ class RunReport:
         """Count a run that took longer than its `timeout`."""
         if run.context is not None and run.context.timed_out:
             self.tally(name, run.unit.queue).count("timed_out")
+
+    def _report_normal_failure(self, run: JobRun, name: str, failure: BaseException) -> None:
+        """Log and count a job that has raised NormalFailure: it is done, and only a task would know more."""
+        self.emit("job_normal_failure", elapsed=run.seconds, reason=message_of(failure), **extra_fields(run.context))
+        self.tally(name, run.unit.queue).count("normal_failures")
 
     def _report_not_done(self, run: JobRun, outcome: Outcome) -> None:
         """Log what became of a unit that is not done, and tell the poller of one that is due again."""

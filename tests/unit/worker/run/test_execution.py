@@ -15,7 +15,7 @@ import pytest
 
 from kiqcluster import DISCARD, KILL, Interrupted, Job, current_job, job
 from kiqcluster.application.registry import Definition, Registry
-from kiqcluster.errors import RedisRefused, RedisUnavailable, RetryError, StoreError, UsageError
+from kiqcluster.errors import NormalFailure, RedisRefused, RedisUnavailable, RetryError, StoreError, UsageError
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.stacks import ServerFeature, Stacks, using_stacks
 from kiqcluster.process.config import Config
@@ -1476,6 +1476,25 @@ def test_a_unit_that_was_reserved_long_ago_is_put_back_unrun(worker: Worker) -> 
     assert outcomes == [Done(), Done(), Requeue(), Requeue()]
     assert ran == list(ages[:2])
     assert worker.counted() == {("note", "default"): {"done": 2}}
+
+
+@pytest.mark.parametrize("job_log", ["done", "off"])
+def test_a_failure_in_the_sense_of_its_work_is_said_and_counted(setup: Setup, registry: Registry, job_log: str) -> None:
+    """Without a task, nobody else knows of it: the job is done."""
+
+    @job(name="import")
+    def refuse(row: int) -> None:
+        raise NormalFailure(f"row {row} has no name")
+
+    worker = Worker(setup, registry, Config(job_log=job_log))
+
+    assert worker.run("import", 7) == Done()
+
+    assert [(event, fields["reason"]) for event, fields in worker.events] == [
+        ("job_normal_failure", "row 7 has no name")
+    ]
+    assert worker.sample("normal_failures_total", "import") == 1
+    assert worker.sample("failed_total", "import") == 0
 
 
 def test_outcomes_are_said_once_each(worker: Worker) -> None:

@@ -13,7 +13,7 @@ import pytest
 from kiqcluster import Client, Interrupted, Job, current_job, job, limits
 from kiqcluster.application.argument_filter import HIDDEN_ARGUMENT, shown_arguments
 from kiqcluster.application.registry import Registry, current_registry
-from kiqcluster.errors import JobDefinitionError, OverLimit
+from kiqcluster.errors import JobDefinitionError, NormalFailure, OverLimit
 from kiqcluster.process.config import Config
 from kiqcluster.process.job_context import JobContext
 from kiqcluster.process.logs.log import JsonFormatter
@@ -68,6 +68,7 @@ class TestLines:
         ("error", "event", "status"),
         [
             (ValueError("no"), "job_failed", "fail"),
+            (NormalFailure("no"), "job_normal_failure", "failed"),
             (Interrupted(), "job_deferred", "deferred"),
             (OverLimit("crm", 5.0), "job_deferred", "deferred"),
         ],

@@ -15,10 +15,11 @@ from typing import Any, Literal, TypedDict
 from kiqcluster.errors import InvalidPush, JobDefinitionError, UsageError
 from kiqcluster.limits import RateLimit
 from kiqcluster.policies import Policy
-from kiqcluster.process.config import NO_LIMIT
+from kiqcluster.process.config import LOG_LEVELS, NO_LIMIT, LogLevel
 from kiqcluster.sidekiq.payload import check_queue_name
 from kiqcluster.sidekiq.queue_groups import MAX_WEIGHT
 from kiqcluster.sidekiq.schedules import Schedule
+from kiqcluster.sidekiq.selectors import ATTRIBUTES, DataConsistency, ResourceBoundary, Urgency
 from kiqcluster.words import hint_of
 
 __all__ = [
@@ -86,7 +87,7 @@ class PushOptions(TypedDict, total=False):
     backtrace: bool | int
     dead: bool
     tags: list[str]
-    log_level: Literal["debug", "info", "warning", "error"]
+    log_level: LogLevel
     wait_replicas: int
     version: int
     expires_in: float
@@ -98,16 +99,16 @@ class JobOptions(PushOptions, total=False):
 
     active_job: bool
     queue_namespace: str
-    urgency: Literal["high", "low", "throttled"]
+    urgency: Urgency
     feature_category: str
-    resource_boundary: Literal["cpu", "memory", "unknown"]
+    resource_boundary: ResourceBoundary
     external_dependencies: bool
     has_external_dependencies: bool
     big_payload: bool
     loggable_arguments: Sequence[int | str]
     weight: int
     idempotent: bool
-    data_consistency: Literal["always", "sticky", "delayed"]
+    data_consistency: DataConsistency
     max_retries_after_interruption: int
     timeout: float
     timeout_hard: float
@@ -207,21 +208,21 @@ OPTIONS: dict[str, Option] = {
         Option("backtrace", _is_count, "True (the default), False, or how many lines in Sidekiq's form"),
         Option("dead", lambda value: isinstance(value, bool), "True or False"),
         Option("tags", lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of strings"),
-        _choice("log_level", "debug", "info", "warning", "error"),
+        _choice("log_level", *LOG_LEVELS),
         Option("version", _is_number, "the version of the arguments, 0 or more"),
         Option("expires_in", _is_duration, "seconds, more than 0"),
         Option("encrypt", _is_bool, "True or False"),
         Option("active_job", lambda value: isinstance(value, bool), "True or False", on_wire=False),
         Option("wait_replicas", _is_number, "how many replicas confirm a push", on_wire=False),
         Option("queue_namespace", _is_text, "the part of the queue's name before the colon", on_wire=False),
-        _choice("urgency", "high", "low", "throttled", on_wire=False),
+        _choice("urgency", *ATTRIBUTES["urgency"], on_wire=False),
         Option("feature_category", _is_text, "a name", on_wire=False),
-        _choice("resource_boundary", "cpu", "memory", "unknown", on_wire=False),
+        _choice("resource_boundary", *ATTRIBUTES["resource_boundary"], on_wire=False),
         Option("external_dependencies", _is_bool, "True or False", on_wire=False),
         Option("has_external_dependencies", _is_bool, "True or False", on_wire=False),
         Option("weight", _is_weight, f"an integer from 1 to {MAX_WEIGHT}", on_wire=False),
         Option("idempotent", _is_bool, "True or False", on_wire=False),
-        _choice("data_consistency", "always", "sticky", "delayed", on_wire=False),
+        _choice("data_consistency", *ATTRIBUTES["data_consistency"], on_wire=False),
         Option("loggable_arguments", _are_positions, "positions (from 0) or names of parameters", on_wire=False),
         Option("big_payload", lambda value: isinstance(value, bool), "True or False", on_wire=False),
         Option(

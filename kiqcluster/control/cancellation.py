@@ -25,7 +25,7 @@ from kiqcluster.features.chains import THEN, told_of_dropped
 from kiqcluster.features.tasks import CANCELLED_BY_TASK
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import current_setup
-from kiqcluster.sidekiq.payload import DROPPED_BY_CANCEL, TASK_ID, read, task_of
+from kiqcluster.sidekiq.payload import DROPPED_BY_CANCEL, TASK_ID, TRANSIENT_KEYS, read, task_of
 from kiqcluster.sidekiq.ruby_entries import entry_for_ruby
 from kiqcluster.store import Store
 from kiqcluster.store.engine.settle_calls import DROPPED_SECONDS, MAX_DROPPED_JOBS
@@ -53,7 +53,6 @@ MAX_MARKS = 1_000  # kept; a heartbeat reads all of them (publish.lua)
 MAX_CALLS = 100  # scripts of one round trip
 MAX_MOVED = 500  # entries of one script
 LIMITS = DeadSetLimits(MAX_DROPPED_JOBS + 1, DROPPED_SECONDS)  # of the dropped jobs
-TRANSIENT_KEYS = ("at", "enqueued_at")  # that dropped jobs do not have
 
 
 @dataclass(frozen=True, slots=True)

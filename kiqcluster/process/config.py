@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TextIO, TypedDict
+from typing import Any, Literal, TextIO, TypedDict, get_args
 from urllib.parse import urlsplit
 
 from kiqcluster.errors import UsageError
@@ -25,11 +25,13 @@ from kiqcluster.store.address import masked
 from kiqcluster.store.shards import Shard, check_address, check_shard
 
 __all__ = [
+    "LOG_LEVELS",
     "MIN_LIMITED_BYTES",
     "NO_LIMIT",
     "STOP_GRACE_SECONDS",
     "CodeSettings",
     "Config",
+    "LogLevel",
     "Origins",
     "check",
     "describe",
@@ -41,13 +43,20 @@ __all__ = [
 STOP_GRACE_SECONDS = 10.0  # seconds beyond `timeout` after which the supervisor kills a child that has not left
 MAX_PORT = 65_535
 NO_LIMIT = -1  # of interruptions, as in GitLab
-LOG_FORMATS, LOG_LEVELS = ("auto", "pretty", "json"), ("debug", "info", "warning", "error")
-JOB_LOGS = ("off", "done", "full")
+# The words of settings: a type for type checkers, and the same words for the checks of values.
+LogLevel = Literal["debug", "info", "warning", "error"]
+JobLogMode = Literal["off", "done", "full"]
+ArgumentMode = Literal["raise", "warn", "off"]
+SizeLimiterMode = Literal["track", "compress", "raise"]
+JsonVersion = Literal["2.6", "2.12"]  # of Ruby's json gem, which changed their format of floats
+LOG_LEVELS: tuple[str, ...] = get_args(LogLevel)
+JOB_LOGS: tuple[str, ...] = get_args(JobLogMode)
+ARGUMENT_MODES: tuple[str, ...] = get_args(ArgumentMode)
+SIZE_LIMITER_MODES: tuple[str, ...] = get_args(SizeLimiterMode)
+JSON_VERSIONS: tuple[str, ...] = get_args(JsonVersion)
+LOG_FORMATS = ("auto", "pretty", "json")
 EVENT_LOOPS = ("asyncio", "uvloop")
-ARGUMENT_MODES = ("raise", "warn", "off")
-SIZE_LIMITER_MODES = ("track", "compress", "raise")
 MIN_LIMITED_BYTES = 1_000  # least value of the size limiter's settings, so that small payloads need not be looked at
-JSON_VERSIONS = ("2.6", "2.12")  # of Ruby's json gem, which changed their format of floats
 
 Origins = dict[str, str]  # field name → where its value comes from
 
@@ -90,10 +99,10 @@ class CodeSettings(TypedDict, total=False):
     dead_max_jobs: int
     dead_timeout: float
     average_scheduled_poll_interval: float
-    job_log: Literal["off", "done", "full"]
-    strict_args: Literal["raise", "warn", "off"]
-    ruby_json: Literal["2.6", "2.12"]
-    size_limiter_mode: Literal["track", "compress", "raise"]
+    job_log: JobLogMode
+    strict_args: ArgumentMode
+    ruby_json: JsonVersion
+    size_limiter_mode: SizeLimiterMode
     size_limiter_compression_threshold_bytes: int
     size_limiter_limit_bytes: int
     routing: Sequence[Mapping[str, str] | Sequence[str]]

@@ -41,6 +41,7 @@ __all__ = [
     "PROMISED_BY",
     "SCHEDULED_AT",
     "TASK_ID",
+    "TRANSIENT_KEYS",
     "USE_TASK_EVENT",
     "VERSION",
     "WRAPPED",
@@ -84,6 +85,7 @@ IDEMPOTENCY_KEY = "idempotency_key"  # names the lock of a deduplicated job (Git
 PROMISED_BY = "kiq_rate"  # key of the names of the rate limits that have promised a job a time
 CORRELATION_ID, META = "correlation_id", "meta."  # keys of the context (GitLab's): of a request; before other facts
 TASK_ID, USE_TASK_EVENT = "task_id", "use_task_event"  # keys: of the task; true where the job has an event in it
+TRANSIENT_KEYS = ("at", "enqueued_at")  # of a job on its way to a queue; entries of sets do not have them
 SCHEDULED_AT = "scheduled_at"  # key of the due time of a scheduled job, for the log (GitLab's)
 LOCALE, CATTR = "locale", "cattr"  # keys of Sidekiq's middleware for I18n and CurrentAttributes; also cattr_1, …
 DROPPED_BY_CANCEL = "cancelled"  # value of `dropped_by`

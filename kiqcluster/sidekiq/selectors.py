@@ -17,7 +17,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from kiqcluster.errors import UsageError
 from kiqcluster.words import WORDS, hint_of
@@ -26,11 +26,14 @@ __all__ = [
     "ATTRIBUTES",
     "DECLARED",
     "AnyOf",
+    "DataConsistency",
     "JobAttributes",
     "Part",
+    "ResourceBoundary",
     "Selector",
     "SelectorError",
     "Term",
+    "Urgency",
     "Values",
     "attributes_of",
     "described",
@@ -38,17 +41,20 @@ __all__ = [
 ]
 
 EVERY_JOB = "*"
+Urgency = Literal["low", "high", "throttled"]
+ResourceBoundary = Literal["unknown", "memory", "cpu"]
+DataConsistency = Literal["always", "sticky", "delayed"]
 ATTRIBUTES: dict[str, tuple[str, ...]] = {  # attribute → its values, () for any; the first of several is the default
     "worker_name": (),
     "name": (),  # of the queue
     "queue_namespace": (),
     "feature_category": (),
-    "urgency": ("low", "high", "throttled"),
-    "resource_boundary": ("unknown", "memory", "cpu"),
+    "urgency": get_args(Urgency),
+    "resource_boundary": get_args(ResourceBoundary),
     "has_external_dependencies": ("false", "true"),
     "tags": (),
     "idempotent": ("false", "true"),
-    "data_consistency": ("always", "sticky", "delayed"),
+    "data_consistency": get_args(DataConsistency),
 }
 DECLARED = (  # options of jobs that selectors know
     *("queue_namespace", "feature_category", "urgency", "resource_boundary", "external_dependencies"),

@@ -360,6 +360,34 @@ def _asking(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, bool]]:
                     yield function, id(node) not in dropped
 
 
+def test_a_list_of_words_is_written_once() -> None:
+    """What one module accepts, and another one checks or shows, is one list: a type, or a constant."""
+    places: dict[frozenset[str], set[str]] = {}
+    for path, tree in modules().items():
+        for words in _word_lists(tree):
+            places.setdefault(words, set()).add(path)
+
+    assert {words: paths for words, paths in places.items() if len(paths) > 1} == {}
+
+
+def _word_lists(tree: ast.Module) -> Iterator[frozenset[str]]:
+    """Yield the tuples of texts in constants of a module, and the texts of its literal types."""
+    constants = (node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None)
+    whole = [
+        node for node in constants if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple))
+    ]
+    found = [each for node in whole for each in ast.walk(node) if isinstance(each, ast.Tuple)]
+    found += [
+        node.slice
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript) and dotted(node.value) == "Literal" and isinstance(node.slice, ast.Tuple)
+    ]
+    for each in found:
+        texts = [item.value for item in each.elts if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+        if len(texts) == len(each.elts) > 1:
+            yield frozenset(texts)
+
+
 def test_only_keys_spells_redis_keys() -> None:
     spelt = []
     for path in modules().keys() - {"sidekiq/keys.py"}:

@@ -20,7 +20,7 @@ from typing import Any, TextIO
 from kiqcluster.errors import class_name, text_of
 from kiqcluster.ipc.stdio import clean
 from kiqcluster.process.boundary.calls import guarded, is_a
-from kiqcluster.process.config import has_colours
+from kiqcluster.process.config import LOG_LEVELS, has_colours
 from kiqcluster.process.events import Events, Fields
 from kiqcluster.process.job_context import current_job
 from kiqcluster.process.logs.handlers import LineHandler, has_descriptor
@@ -47,7 +47,11 @@ BASE_36_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 MAX_WORD_CHARACTERS = 200  # of a class, jid or queue in a line
 MAX_TEXT_CHARACTERS = 16_384  # of any other field, and of the message
 MAX_ITEMS = 1_000  # of a field that is a list or an object
-LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+LEVELS = {name: logging.getLevelNamesMapping()[name.upper()] for name in LOG_LEVELS}
+# The words of job_done, around the seconds: a line of its own for each job is put together without str.format.
+DONE_LEVEL, DONE_WORDING = WORDING["job_done"]
+DONE_HEAD, _, DONE_TAIL = DONE_WORDING.partition("{elapsed:.3f}")
+DONE_LEVEL_NAME = logging.getLevelName(DONE_LEVEL)
 
 # A finished job whose line is not written yet: epoch seconds of its end, thread, jid, class, queue, seconds it ran, and
 # its correlation_id, which is text if the job has one.
@@ -96,9 +100,11 @@ class PrettyFormatter(logging.Formatter):
     def done(self, lines: Iterable[DoneLine]) -> list[str]:
         """Return the lines that `format` would return for job_done, for many jobs at once."""
         pid = os.getpid()
-        start, end = (f"\x1b[{self.COLOURS[logging.INFO]}m", "\x1b[0m") if self._coloured else ("", "")
+        start, end = (f"\x1b[{self.COLOURS[DONE_LEVEL]}m", "\x1b[0m") if self._coloured else ("", "")
+        level = DONE_LEVEL_NAME.lower()
         return [
-            f"{start}{iso_time(ended)} {pid} info [{_shown(name)} {_shown(jid)}] done in {elapsed:.3f} s{end}"
+            f"{start}{iso_time(ended)} {pid} {level} [{_shown(name)} {_shown(jid)}] "
+            f"{DONE_HEAD}{elapsed:.3f}{DONE_TAIL}{end}"
             for ended, _, jid, name, _, elapsed, _ in lines
         ]
 
@@ -129,8 +135,8 @@ class JsonFormatter(logging.Formatter):
         """Return the lines that `format` would return for job_done, for many jobs; `elapsed` to the microsecond."""
         pid = os.getpid()
         return [
-            f'{{"ts":"{iso_time(ended)}","pid":{pid},"tid":"{tid(thread)}","lvl":"INFO",'
-            f'"msg":"done in {elapsed:.3f} s",'
+            f'{{"ts":"{iso_time(ended)}","pid":{pid},"tid":"{tid(thread)}","lvl":"{DONE_LEVEL_NAME}",'
+            f'"msg":"{DONE_HEAD}{elapsed:.3f}{DONE_TAIL}",'
             f'"ctx":{{"jid":{_quoted(_word(jid))},{_kind(name, queue)}}},{_correlation(request)}'
             f'"event":"job_done","elapsed":{elapsed:.6f}}}'
             for ended, thread, jid, name, queue, elapsed, request in lines

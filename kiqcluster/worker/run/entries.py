@@ -13,9 +13,8 @@ from kiqcluster.sidekiq.compression import COMPRESSED, decompressed, is_compress
 from kiqcluster.sidekiq.payload import PROMISED_BY, Payload, deferral_count, read
 from kiqcluster.store.engine.units import BeginVerdict, Unit
 
-__all__ = ["DEFERRAL_KEYS", "TRANSIENT_KEYS", "deferral", "read_job", "refusal"]
+__all__ = ["DEFERRAL_KEYS", "deferral", "read_job", "refusal"]
 
-TRANSIENT_KEYS = ("at", "enqueued_at")  # that entries of the schedule set do not have
 MAX_PROMISES = 9  # of earlier limits that a payload names
 DEFERRAL_KEYS = ("deferred", "deferred_by", PROMISED_BY)  # that a job which has begun does not have any more
 

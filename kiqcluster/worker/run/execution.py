@@ -58,7 +58,7 @@ from kiqcluster.process.tallies import DEFERRED, DROPPED
 from kiqcluster.sidekiq.backtraces import BACKTRACE
 from kiqcluster.sidekiq.encryption import KEY_VERSION
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Dropped, Effect, Interrupted, Outcome, Parked, Retry
-from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, Payload, lock_of, read, read_object
+from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, TRANSIENT_KEYS, Payload, lock_of, read, read_object
 from kiqcluster.sidekiq.ruby_entries import entry_for_ruby, misfits
 from kiqcluster.store.engine.units import BeginVerdict, Unit
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
@@ -73,7 +73,6 @@ from kiqcluster.worker.run.decision import (
 )
 from kiqcluster.worker.run.entries import (
     DEFERRAL_KEYS,
-    TRANSIENT_KEYS,
     deferral,
     read_job,
     refusal,

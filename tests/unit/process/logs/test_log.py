@@ -223,7 +223,9 @@ class TestDone:
     def by_record(formatter: logging.Formatter, line: DoneLine) -> str:
         """Return what the formatter makes of the event that the job emits."""
         ended, thread, jid, name, queue, elapsed, request = line
-        made = record(f"done in {elapsed:.3f} s", event_fields={"event": "job_done", "elapsed": elapsed})
+        made = record(
+            WORDING["job_done"][1].format(elapsed=elapsed), event_fields={"event": "job_done", "elapsed": elapsed}
+        )
         made.created, made.thread = ended, thread
         payload = {"jid": jid, "correlation_id": request}
         token = CURRENT_JOB.set(JobContext(payload, queue, name, threading.Event()))

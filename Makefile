@@ -18,11 +18,8 @@ VENV   ?= .venv
 CI      = $(BIN)/python -m tests.ci $(if $(PROCESSES),--processes $(PROCESSES)) $(foreach each,$(BESIDE),--beside "$(MAKE) --no-print-directory $(each)")
 BIN    := $(VENV)/bin
 PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check
-WALKS  := $(addprefix tests/properties/,test_rules.py test_hand_lists.py test_engine_states.py test_fetch_threads.py \
-            test_fetch_steps.py test_fleet.py test_deduplication.py test_rate_walk.py test_two_lines.py \
-            test_capacity_walk.py test_cron_walk.py test_forged_fields.py test_broken_guarantees.py test_admission_walk.py \
-            test_routing.py test_client.py test_threads.py)
-# Others that have a full size of their own.
+# Walks that have a full size of their own, and other tests.
+WALKS   = $(shell grep -l 'scale import.*sized' tests/properties/test_*.py)
 LARGE  := tests/process/test_limits.py::test_parked_jobs_cost_redis_nothing_while_they_wait tests/process/test_import_export.py
 
 # Tests start some thousand Python processes: each would compile the whole package where this is set.

@@ -23,14 +23,16 @@ PATHS = table().url_map.bind("localhost")
 
 
 def short_form() -> set[str]:
-    """Return an action of each kind: the sets share views and template, so one of them has each verb pressed.
+    """Return an action of each kind: on one thing, on many or an export of a noun, at once or after a question.
 
-    tests/redis/web posts the form of every action, and holds that its page offers it.
+    Those of a kind share template and script; the sets share them as well.  tests/redis/web posts the form of every
+    action, and holds that its page offers it.
     """
-    names, of_a_kind = {kind.name for kind in SETS}, dict[str, str]()
-    for place, action in enumerate(sorted(ACTIONS)):
-        kind, _, verb = action.partition("_")
-        of_a_kind.setdefault(f"set {verb}" if kind in names else f"{place}", action)
+    names, of_a_kind = {kind.name for kind in SETS}, dict[tuple[object, ...], str]()
+    for name, action in sorted(ACTIONS.items()):
+        noun, _, verb = name.partition("_")
+        of_many = [word for word in verb.split("_") if word in ("bulk", "export")]
+        of_a_kind.setdefault(("set" if noun in names else noun, *of_many, action.question is None), name)
     return set(of_a_kind.values())
 
 

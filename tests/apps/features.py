@@ -14,7 +14,7 @@ from kiqcluster.tasks import Task
 
 # What is noted when all have done their work, by how often at least.
 EXPECTED = {
-    "unique": 2, "limited": 4, "sliding": 4, "fixed": 4, "leaky": 4, "inside": 4, "dead": 1, "first": 1, "second": 1,
+    "unique": 2, "in_lines": 4, "sliding": 4, "fixed": 4, "leaky": 4, "in_place": 4, "dead": 1, "first": 1, "second": 1,
     "result 5": 1, "row": 3, "task done": 2, "item": 2, "tick": 1, "hangs": 1, "async": 1, "again": 2, "cancelled": 1,
     "rescheduled": 2,
 }  # fmt: skip
@@ -44,8 +44,8 @@ def rescheduled() -> None:
 
 
 @job(concurrency_limit=1, concurrency_key=lambda number: number % 2)
-def limited(number: int) -> None:
-    note("limited")
+def in_lines(number: int) -> None:
+    note("in_lines")
     time.sleep(0.05)
 
 
@@ -65,9 +65,9 @@ def leaky(number: int) -> None:
 
 
 @job
-def inside(number: int) -> None:
-    with limits.concurrent(1, wait=10, name="inside"):
-        note("inside")
+def in_place(number: int) -> None:
+    with limits.concurrent(1, wait=10, name="in_place"):
+        note("in_place")
         time.sleep(0.05)
 
 
@@ -141,7 +141,7 @@ def tick() -> None:
 
 
 @job(retry=0)
-def start() -> None:
+def use_all_in_a_job() -> None:
     """Use every feature, as jobs and applications do."""
     use_all()
     note("started")
@@ -150,7 +150,7 @@ def start() -> None:
 def use_all() -> None:
     """Push a job of each class, and wait for a result, in a worker or outside of one."""
     for number in range(4):
-        for each in (limited, sliding, fixed, leaky, inside):
+        for each in (in_lines, sliding, fixed, leaky, in_place):
             each.perform_async(number)
         unique.perform_async(number % 2)
     for one in (dead, again, asynchronous, expired, hangs, rescheduled):
@@ -163,7 +163,7 @@ def use_all() -> None:
         Task.create("child", row, [[3]], parent=parent)
     task.status()
     list(task.events())
-    if kiqcluster.cancel(limited.perform_in(1_000, 1)):
+    if kiqcluster.cancel(in_lines.perform_in(1_000, 1)):
         note("cancelled")
     handle = result.enqueue(5)
     handle.status()

@@ -93,7 +93,7 @@ def test_a_worker_and_an_application_run_each_feature_with_their_rights(
 
     with using_setup(Setup(config=Config(redis=server.url("client")))):
         features.use_all()  # as an application outside of a worker
-        features.start.perform_async()  # and within one
+        features.use_all_in_a_job.perform_async()  # and within one
 
     expected = Counter(features.EXPECTED) + Counter(each for each in features.EXPECTED if each not in ONCE)
     expected["started"] = 1

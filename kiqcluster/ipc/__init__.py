@@ -4,6 +4,7 @@ Read in this order:
 frames          messages on the socketpair between supervisor and child
 running_jobs    shared memory: which job each thread of a child runs, and since when
 thread_stacks   the stacks of a child's threads, also while a job holds the interpreter lock
+thread_frames   the frames of this process' own threads
 local_http      one request to a supervisor on this host
 negotiation     the format of metrics that a scraper gets
 forks           what a process that a job has forked must not do

@@ -23,7 +23,7 @@ from traceback import walk_stack
 
 from kiqcluster.ipc.operating_system import count_threads
 from kiqcluster.ipc.stdio import flush_output
-from kiqcluster.ipc.thread_stacks import frames_by_thread
+from kiqcluster.ipc.thread_frames import frames_by_thread
 
 __all__ = ["foreign_threads", "put_off", "run_put_off"]
 

@@ -5,22 +5,17 @@ an anonymous file that both processes have open.  The stack of a crash (SIGSEGV 
 1. create             supervisor, before the fork
 2. install_handlers   child, first of all
 3. request, read      supervisor; the answer takes a moment, and never comes from a process that is stopped
-
-frames_by_thread      the same for Python code of this process
 """
 
 from __future__ import annotations
 
 import faulthandler
 import fcntl
-import gc
 import os
 import signal
-import sys
 import tempfile
-from types import FrameType
 
-__all__ = ["DUMP_SIGNAL", "ThreadStacks", "frames_by_thread"]
+__all__ = ["DUMP_SIGNAL", "ThreadStacks"]
 
 DUMP_SIGNAL = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGEMT  # type: ignore[attr-defined]
 MAX_STACK_CHARACTERS = 50_000
@@ -61,18 +56,3 @@ class ThreadStacks:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-def frames_by_thread() -> dict[int, FrameType]:
-    """Return the frame on top of each thread of this process, by the thread's id.
-
-    Nothing is collected meanwhile: Python 3.11 holds the lock of its threads, and a finalizer that starts a thread
-    would wait for that lock for ever (CPython gh-106883).
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return sys._current_frames()
-    finally:
-        if collects:
-            gc.enable()

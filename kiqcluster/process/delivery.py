@@ -20,7 +20,7 @@ from traceback import walk_stack
 from typing import Any, NamedTuple, Protocol
 
 from kiqcluster.errors import UsageError
-from kiqcluster.ipc.thread_stacks import frames_by_thread
+from kiqcluster.ipc.thread_frames import frames_by_thread
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.store import Store

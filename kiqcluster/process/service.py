@@ -16,7 +16,7 @@ from contextvars import copy_context
 from typing import Any, Generic, TypeVar
 
 from kiqcluster.ipc.forks import exit_forked_children
-from kiqcluster.ipc.thread_stacks import frames_by_thread
+from kiqcluster.ipc.thread_frames import frames_by_thread
 
 __all__ = ["NoThread", "OnCrash", "Service", "beside_loops", "is_in_loop", "run_coroutine", "snapshot", "thread_stacks"]
 

@@ -9,7 +9,7 @@ from tests.kit import ROOT
 
 SCRIPT = """
 import gc, threading
-from kiqcluster.ipc.thread_stacks import frames_by_thread
+from kiqcluster.ipc.thread_frames import frames_by_thread
 gc.set_threshold(1, 1, 1)
 class Node:
     def __init__(self):
@@ -35,4 +35,4 @@ def test_nothing_else_reads_them() -> None:
         path.name for path in (ROOT / "kiqcluster").rglob("*.py") if "sys._current_frames" in path.read_text("utf-8")
     ]
 
-    assert found == ["thread_stacks.py"]
+    assert found == ["thread_frames.py"]

@@ -100,13 +100,11 @@ class Proxy:
             (RECV_BYTES, BACKLOG_BYTES) if rate is None else (SLOW_RECV_BYTES, SLOW_BACKLOG_BYTES)
         )
         self._free_at = {True: 0.0, False: 0.0}  # when the link has carried what it was given, by direction
-        self._listener = socket.create_server(("127.0.0.1", listen), backlog=512)
-        self._listener.setblocking(False)
-        if rate is not None:
-            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_BACKLOG_BYTES)
-        self.port: int = self._listener.getsockname()[1]
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        # Two sockets have the port: one that never listens keeps it while the other one is away.
+        self._holder = _bound(listen)
+        self.port: int = self._holder.getsockname()[1]
+        self._listener = self._listen()
         self._waker, self._woken = socket.socketpair()
         self._woken.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
@@ -116,7 +114,6 @@ class Proxy:
         self._pending: dict[bool, deque[tuple[float, Flow, bytes]]] = {True: deque(), False: deque()}
         self._latency = {True: latency, False: latency}
         self._stalled = {True: False, False: False}
-        self._is_away = False
         self._faults: list[Fault] = []
         self._is_closing = False
         self._thread: threading.Thread | None = None
@@ -159,11 +156,12 @@ class Proxy:
         """End all connections and take no new ones for a `with` block."""
 
         def leave() -> None:
-            self._is_away = True
+            self._selector.unregister(self._listener)
+            self._listener.close()
             self._cut()
 
         def come_back() -> None:
-            self._is_away = False
+            self._listener = self._listen()
 
         self._do(leave)
         try:
@@ -221,11 +219,21 @@ class Proxy:
                 self._deliver_due()
         finally:
             self._cut()
-            for each in (self._listener, self._woken, self._waker):
+            for each in (self._listener, self._holder, self._woken, self._waker):
                 each.close()
             self._selector.close()
 
     # the loop
+
+    def _listen(self) -> socket.socket:
+        """Return a socket that takes connections, and is waited for."""
+        listener = _bound(self.port)
+        listener.setblocking(False)
+        if self._rate is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_BACKLOG_BYTES)
+        listener.listen(512)
+        self._selector.register(listener, selectors.EVENT_READ)
+        return listener
 
     def _wait(self) -> None:
         """Wait for a socket, an order or the next byte that is due.
@@ -258,8 +266,6 @@ class Proxy:
             return
         self.accepted += 1
         try:
-            if self._is_away:
-                raise ConnectionRefusedError
             server = socket.create_connection(self._to, TIMEOUT_SECONDS)
             if self._rate is not None:
                 server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_BACKLOG_BYTES)
@@ -448,6 +454,15 @@ class Proxy:
             return
         while self._orders:
             self._orders.popleft()()
+
+
+def _bound(port: int) -> socket.socket:
+    """Return a socket at a port of this host, 0 for a free one; others of this process may have the same port."""
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    bound.bind(("127.0.0.1", port))
+    return bound
 
 
 def seconds_of(text: str) -> float:

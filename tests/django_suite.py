@@ -21,7 +21,7 @@ from django.conf import settings
 
 from kiqcluster.application.registry import current_registry
 from kiqcluster.process.runtime import current_setup
-from kiqcluster.testing import RedisServer
+from kiqcluster.testing import RedisServer, real
 from tests.in_process_worker import Worker
 
 PRIORITIES = {"priority_queues": {(-100, 100): "{queue}"}}
@@ -159,7 +159,8 @@ def main(folder: str) -> int:
                     suite.addTest(case(name))
                 else:
                     print(f"skipped: {case.__name__}.{name}: {reason}")
-        result = unittest.TextTestRunner(verbosity=1).run(suite)
+        with real():
+            result = unittest.TextTestRunner(verbosity=1).run(suite)
         assert sys.modules[__name__].Keeps.used == {"Keeps", "Runs"}, "Django's settings name other backends by now"
     for name in unknown:
         print(f"{name} is to be skipped, and is not there")

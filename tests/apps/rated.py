@@ -34,7 +34,7 @@ def leaking(word: str) -> None:
 
 
 @job(retry=0)
-def inside(word: str) -> None:
+def in_block(word: str) -> None:
     with limits.sliding_window(LARGEST, SECONDS, name="shared"):
         note_begin(word)
 

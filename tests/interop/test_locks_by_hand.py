@@ -5,6 +5,7 @@ In Ruby, a job that never runs again leaves its lock, which a release by hand or
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -142,7 +143,7 @@ def test_what_python_does_with_one_leaves_nothing_locked(worker: Worker, report:
     elif action == "run":
         where.add_to_queue([job])
     else:
-        where.reschedule([job], 1.0)
+        where.reschedule([job], time.time())
     run_all(worker)
 
     assert list(LockSet()) == []

@@ -13,7 +13,7 @@ from tests.stage import Stage
 def test_what_waited_too_long_is_dropped_and_the_rest_runs(stage: Stage) -> None:
     stage.push("record", "late", expiry=1.5)
     stage.push("record", "in time", expires_in=600)
-    stage.push("record", "scheduled", at=1.5, expires_in=600)
+    stage.push("record", "scheduled", at=time.time(), expires_in=600)
 
     cluster = stage.run_cluster("default", "-c", "1")
 

@@ -46,14 +46,14 @@ def fits_bucket(times: list[float]) -> bool:
 
 FITS: dict[str, Callable[[list[float]], bool]] = {
     "by_option": fits_any_period,
-    "inside": fits_any_period,
+    "in_block": fits_any_period,
     "in_window": fits_windows,
     "leaking": fits_bucket,
 }
 
 
 @pytest.mark.quiet
-@pytest.mark.parametrize("names", [("by_option", "in_window", "leaking"), ("inside",)])
+@pytest.mark.parametrize("names", [("by_option", "in_window", "leaking"), ("in_block",)])
 def test_each_job_runs_once_and_never_too_many_in_a_period(stage: Stage, names: tuple[str, ...]) -> None:
     """The holder of some starts is killed: these count as starts, and their jobs run again."""
     cluster = stage.run_cluster("default", "default", "-c", "5", app="tests.apps.rated", KIQ_RESPAWN_BURST="100")

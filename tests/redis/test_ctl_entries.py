@@ -357,7 +357,7 @@ class TestVerbs:
         ("selector", "words"),
         [
             ("urgency=high", "'urgency' is not known here, since payloads do not carry it: name the application"),
-            ("worker=A", "did you mean 'worker_name'?"),
+            ("worker=A", "worker is here: worker_name"),
             ("tags=a b", "character 8"),
         ],
     )

@@ -128,20 +128,6 @@ def test_commands_print_what_the_page_says(page: str) -> None:
     assert checked >= 2
 
 
-def settings_table() -> str:
-    """Return the rows that docs/reference/settings.md must hold."""
-    rows = []
-    for each in config.settings():
-        default = ", ".join(each.default) if isinstance(each.default, tuple) else each.default
-        shown = "" if default in (None, "", False) else f"{default:g}" if isinstance(default, float) else str(default)
-        rows.append(f"| `{each.name}` | {shown} | {each.metadata['help']} |")
-    return "\n".join(rows)
-
-
-def test_every_setting_is_in_the_table() -> None:
-    assert settings_table() in (ROOT / "docs/reference/settings.md").read_text()
-
-
 def test_every_exit_code_is_in_the_table() -> None:
     rows = re.findall(r"^\| (\d+) \| (.+) \|$", (ROOT / "docs/reference/exit_codes.md").read_text(), re.MULTILINE)
 

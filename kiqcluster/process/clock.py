@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Clock", "RunningClock", "SystemClock"]
+__all__ = ["Clock", "RunningClock", "SystemClock", "zone"]
 
 MIN_STANDSTILL_SECONDS = 2.0  # a reading that is this late counts as a standstill
 
@@ -41,6 +41,11 @@ class SystemClock:
     monotonic = staticmethod(time.monotonic)
     cpu = staticmethod(time.thread_time)
     process_cpu = staticmethod(time.process_time)
+
+
+def zone() -> str:
+    """Return the names of the time zone that this process uses, as C's library has read them last."""
+    return "/".join(time.tzname)
 
 
 class RunningClock(SystemClock):

@@ -4,11 +4,13 @@
 2. overdue    the log names a job that goes on although its `timeout` is over, once for each run
 3. blocked    the log names an async job whose step keeps all others from going on, once for each step
 4. progress   what jobs have said of it is written (maintenance/progress)
+5. changed    the log says that something which all jobs share is another one now, with the jobs that run
 """
 
 from __future__ import annotations
 
 from kiqcluster.ipc.running_jobs import RunningJobs
+from kiqcluster.process.boundary import process_state
 from kiqcluster.process.job_context import JobContext
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.sidekiq.payload import peek
@@ -30,6 +32,7 @@ class JobWatch:
         self._manager = manager
         self._running_jobs = running_jobs
         self._progress = progress
+        self._state: process_state.ProcessState | None = None  # at the first look, before any job
 
     def look(self) -> None:
         """Look at all of them."""
@@ -41,6 +44,7 @@ class JobWatch:
         if self._manager.async_processor is not None:
             self._report_blocked(self._manager.async_processor.blocked())
         self._progress.look()
+        self._report_changes([run.context.name for _, run in found if run.context is not None])
 
     def stop(self) -> None:
         """Have no more progress written."""
@@ -51,6 +55,14 @@ class JobWatch:
         limit = 0.0 if context.time_limit is None else context.time_limit.seconds
         elapsed = self._clock.now() - run.since
         self._emit("job_overdue", name=context.name, jid=context.jid, elapsed=elapsed, limit=limit)
+
+    def _report_changes(self, running: list[str]) -> None:
+        before, self._state = self._state, process_state.read()
+        if before is None or before == self._state:
+            return
+        names = ", ".join(sorted(set(running))) or "none"
+        for what, old, new in process_state.changes(before, self._state):
+            self._emit("process_changed", what=what, before=old, now=new, running=names)
 
     def _report_blocked(self, blocked: tuple[JobRun, float] | None) -> None:
         if blocked is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,7 +104,7 @@ def test_a_worker_whose_main_thread_fails_still_writes_what_its_jobs_have_done(s
 
 
 SILENCING = """
-    import io, logging, logging.config, warnings
+    import io, logging, logging.config, os, warnings
     from kiqcluster import current_job, job
 
     ROOT = {"handlers": ["c"]}
@@ -137,6 +138,10 @@ SILENCING = """
         __repr__ = __str__
 
     @job(retry=0)
+    def move(path):
+        os.chdir(path)
+
+    @job(retry=0)
     def fail(way):
         WAYS[way]()
         current_job().log_extra_metadata_on_done("value", Unspeakable())
@@ -154,6 +159,15 @@ def test_no_setting_of_logging_by_the_application_hides_that_a_job_has_failed(st
     failed = cluster.seen("job_failed")
     assert sorted(each["error"] for each in failed) == sorted(f"ValueError: {way}" for way in ways)
     assert {each["extra.fail.value"] for each in failed} == {"(its text cannot be shown: SystemExit)"}
+
+
+def test_a_job_that_changes_what_all_jobs_share_is_in_the_log(stage: Stage, tmp_path: Path) -> None:
+    cluster = stage.run_cluster("default", "-c", "1", app=stage.write_application(SILENCING))
+
+    stage.push("move", str(tmp_path))
+
+    said = cluster.wait_for("process_changed")
+    assert (said["what"], said["now"]) == ("working directory", str(tmp_path))
 
 
 @pytest.mark.durable_redis

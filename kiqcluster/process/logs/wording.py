@@ -130,6 +130,11 @@ WORDING: dict[str, tuple[int, str]] = {
     "job_deferred": (logging.INFO, "put off for {seconds:.3f} s: {reason}"),
     "job_parked": (logging.INFO, "not run, parked until {limit} has a place"),
     "job_interrupted": (logging.INFO, "gave way after {elapsed:.3f} s; it runs again"),
+    "process_changed": (
+        logging.WARNING,
+        "the {what} of this process was {before!r} and is {now!r}, for all jobs: one of them, or a library, has "
+        "changed it; running: {running}",
+    ),
     "event_loop_blocked": (
         logging.WARNING,
         "{name} {jid} blocks the event loop for {seconds:.0f} s: all other async jobs of this process wait; have it "

@@ -192,7 +192,7 @@ def test_d06_a_job_that_outlasts_every_deploy_is_put_back_and_buried_when_it_has
     stage: Stage, releases: Releases
 ) -> None:
     releases.deploy(
-        "1", "@job(max_retries_after_interruption=1)\ndef endless(word):\n    note('began', word)\n    time.sleep(600)"
+        "1", "@job(max_retries_after_interruption=2)\ndef endless(word):\n    note('began', word)\n    time.sleep(600)"
     )
     cluster = releases.run(stage, "default", "-c", "1", "-t", "0.2")
     stage.push("endless", "a")

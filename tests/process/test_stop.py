@@ -60,12 +60,12 @@ def test_a_job_that_gives_way_ends_the_stop_early_and_is_not_counted_as_interrup
     assert "interrupted_count" not in stage.queued()[0]
 
 
-def test_a_job_interrupted_more_often_than_its_class_allows_is_buried(stage: Stage) -> None:
+def test_a_job_interrupted_as_often_as_its_class_allows_is_buried(stage: Stage) -> None:
     app = stage.write_application("""
         from kiqcluster import job
         from tests.apps.basic import stubborn
 
-        @job(max_retries_after_interruption=1)
+        @job(max_retries_after_interruption=2)
         def limited(word):
             stubborn(word)
     """)

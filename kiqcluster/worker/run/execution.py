@@ -575,8 +575,11 @@ class Execution:
         limit = definition.local.get("max_retries_after_interruption") if definition is not None else None
         limit = self._runtime.config.max_forced_stops if limit is None else limit
         now = self._runtime.clock.now()
-        if definition is not None and limit != NO_LIMIT and count > limit:
-            reason = CannotRun(f"interrupted {count} times by forced stops; {definition.name} allows {limit}")
+        if definition is not None and limit != NO_LIMIT and count >= limit:  # N runs, as for N deaths
+            reason = CannotRun(
+                f"interrupted {count} times by forced stops, and {definition.name} is given up after {limit}; it does "
+                "not run again. Shorten it, or raise Interrupted in it while `current_job().stopping`, and retry it"
+            )
             changes = {"interrupted_count": count, "failed_at": now, "retry_count": 0, **retry.describe_error(reason)}
             return self._give_up(unit, payload, definition, Ending.FORCED_STOP, reason, changes, now)
         entry = entry_for_ruby(unit.payload, {"interrupted_count": count}, unit.queue)

@@ -743,8 +743,10 @@ class TestInterrupted:
 
 class TestForcedStop:
     def run_of(self, **keys: Any) -> JobRun:
-        raw = encode({"class": "long", "args": [], "jid": JID, **keys})
-        return JobRun(Unit("default", raw, "token", "me"), 0.0)
+        return self.run_of_bytes(encode({"class": "long", "args": [], "jid": JID, **keys}))
+
+    def run_of_bytes(self, raw: bytes, deaths: int = 0) -> JobRun:
+        return JobRun(Unit("default", raw, "token", "me", deaths=deaths), 0.0)
 
     @pytest.mark.parametrize(("before", "after"), [(None, 1), (1, 2), ("x", 1), (-3, 1), (True, 1)])
     def test_it_counts_interruptions(self, worker: Worker, before: Any, after: int) -> None:
@@ -766,16 +768,30 @@ class TestForcedStop:
         ],
     )
     def test_the_class_may_limit_them(self, worker: Worker, keys: dict[str, Any], kind: type[Outcome]) -> None:
-        job(name="long", max_retries_after_interruption=2)(lambda: None)
+        job(name="long", max_retries_after_interruption=3)(lambda: None)
 
         assert type(worker.execution.interrupt(self.run_of(**keys))) is kind
+
+    @pytest.mark.parametrize("limit", [0, 1, 2, 3])
+    def test_a_limit_means_as_many_runs_for_stops_as_for_deaths(self, worker: Worker, limit: int) -> None:
+        job(name="long", max_retries_after_interruption=limit)(lambda: None)
+
+        stops, raw = 0, self.run_of().unit.payload
+        while isinstance(outcome := worker.execution.interrupt(self.run_of_bytes(raw)), InterruptedOutcome):
+            stops, raw = stops + 1, outcome.payload
+        deaths = 0
+        while not isinstance(worker.execution.execute(self.run_of_bytes(raw, deaths)), Dead):
+            deaths += 1
+
+        assert isinstance(outcome, Dead)
+        assert stops + 1 == deaths == max(limit, 1)
 
     def test_without_a_limit_of_its_own_a_job_bears_many(self, worker: Worker) -> None:
         job(name="long")(lambda: None)
         limit = Config().max_forced_stops
 
-        assert isinstance(worker.execution.interrupt(self.run_of(interrupted_count=limit - 1)), InterruptedOutcome)
-        assert isinstance(worker.execution.interrupt(self.run_of(interrupted_count=limit)), Dead)
+        assert isinstance(worker.execution.interrupt(self.run_of(interrupted_count=limit - 2)), InterruptedOutcome)
+        assert isinstance(worker.execution.interrupt(self.run_of(interrupted_count=limit - 1)), Dead)
 
     def test_a_name_that_nobody_knows_any_more_goes_back(self, worker: Worker) -> None:
         assert isinstance(worker.execution.interrupt(self.run_of()), InterruptedOutcome)

@@ -56,7 +56,7 @@ def test_deaths_too_many_ask_it_in_place_of_the_other(worker: Worker, asked: lis
 
 
 def test_forced_stops_too_many_ask_it_as_well(worker: Worker, asked: list[Any]) -> None:
-    declare(asked, max_retries_after_interruption=1)
+    declare(asked, max_retries_after_interruption=2)
 
     assert isinstance(worker.execution.interrupt(a_run(interrupted_count=0)), Interrupted)
     assert asked == []

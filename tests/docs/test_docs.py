@@ -78,6 +78,7 @@ def test_the_readmes_first_screen_is_for_those_who_use_a_framework() -> None:
     ("page", "prints"),
     [
         ("docs/guides/write_jobs.md", ""),
+        ("docs/guides/good_practice.md", ""),
         ("docs/guides/enqueue.md", "invoice for 7 in EUR\nwelcome, 8\n"),
         ("docs/guides/rails_jobs.md", ""),
         ("docs/guides/middleware.md", ""),

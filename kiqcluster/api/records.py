@@ -23,19 +23,10 @@ __all__ = ["JobRecord", "is_verbatim", "renamed"]
 
 REASON_KEYS = ("failed_at", "retry_count", "error_class", "error_message")  # why an entry keeps other bytes
 NO_JOB = "(no job)"  # shown as the class of what has none
-# Decoding takes time by the square of the digits: a page with some of these would take minutes.
-ENDLESS_DIGITS = 20_000
-ENDLESS_NUMBER = re.compile(rb"(?<!\d)\d{%d}" % ENDLESS_DIGITS)
 VERBATIM = re.compile(r"[A-Za-z0-9_-]+")
 MASK = "[encrypted data]"  # shown as the last argument of a job with `encrypt` (sidekiq api.rb)
-MAX_SHOWN_BYTES = 5_000_000  # of compressed arguments: a page of large jobs must not fill the memory
-
-
-def _has_endless_number(raw: bytes) -> bool:
-    """Return whether there are so many digits in a row.  Then one of the blocks of half of that has digits only."""
-    half = ENDLESS_DIGITS // 2
-    blocks = (raw[at : at + half] for at in range(0, len(raw) - half + 1, half))
-    return any(block.isdigit() for block in blocks) and ENDLESS_NUMBER.search(raw) is not None
+# Of compressed arguments: a page of large jobs must not fill the memory.
+MAX_SHOWN_BYTES, MAX_SHOWN_VALUES = 5_000_000, 50_000
 
 
 class JobRecord:
@@ -68,26 +59,26 @@ class JobRecord:
 
     @property
     def payload(self) -> Payload:
-        """The JSON object; {} where the bytes are none, or have a number of 20 000 digits or more.
+        """The JSON object; {} where the bytes are none, or have integers of too many digits.
 
         Of an entry that keeps a job (sidekiq/ruby_entries), that job's.  A caller that changes it changes what this
         record says.
         """
         if self._payload is None:
-            self._payload = {} if _has_endless_number(self.raw) else _payload(self.raw)
+            self._payload = _payload(self.raw)
         return self._payload
 
     @property
     def readable(self) -> Payload:
         """The payload with its arguments as its job gets them; as it is stored where they are no longer to be read.
 
-        Compressed ones of more than 5 MB are a text that says so.
+        Compressed ones of more than 5 MB, or 50 000 values, are a text that says so.
         """
         if not self.is_compressed:
             return self.payload
         if self._readable is None:
             try:
-                self._readable = decompressed(self.payload, MAX_SHOWN_BYTES)
+                self._readable = decompressed(self.payload, MAX_SHOWN_BYTES, MAX_SHOWN_VALUES)
             except PayloadDecompressionError as error:
                 self._readable = {**self.payload, "args": [f"[compressed: {error}]"]}
         return self._readable

@@ -24,6 +24,7 @@ __all__ = ["BACKTRACE", "MAX_BACKTRACE_BYTES", "MAX_TRACEBACK_CHARACTERS", "deco
 
 BACKTRACE = "error_backtrace"  # the key
 MAX_BACKTRACE_BYTES = 10_000_000  # of an unpacked backtrace: any process may have stored it
+MAX_BACKTRACE_LINES = 100_000
 MAX_TRACEBACK_CHARACTERS = 8_000  # of a stored traceback of Python
 HEAD_CHARACTERS = 2_000  # of a longer one, that are kept from its begin; the others are from its end
 MAX_PIECE_CHARACTERS = 1_000  # of a frame, or of a message
@@ -45,7 +46,7 @@ def decode(stored: JSON) -> list[str] | None:
     try:
         unpacker = zlib.decompressobj()
         text = unpacker.decompress(base64.b64decode(stored), MAX_BACKTRACE_BYTES)
-        if not unpacker.eof:
+        if not unpacker.eof or ruby_json.has_more_values(text, MAX_BACKTRACE_LINES):
             return None
         lines = ruby_json.decode(text)
     except (binascii.Error, zlib.error, ValueError):

@@ -3,7 +3,7 @@
 compressed     a payload whose arguments are base64(zlib(JSON)), with two more keys; other keys keep their bytes
 decompressed   the same payload with its arguments as they were, and without these keys
 
-Any process may have written such a payload, so no more than a limit is unpacked.
+Any process may have written such a payload, so what is unpacked has limits: of bytes, and of values.
 Counterpart: GitLab's size_limiter/compressor.rb.
 """
 
@@ -21,7 +21,9 @@ from kiqcluster.sidekiq.payload import Payload
 __all__ = [
     "COMPRESSED",
     "MAX_ARGUMENTS_BYTES",
+    "MAX_ARGUMENTS_VALUES",
     "ORIGINAL_SIZE",
+    "can_be_unpacked",
     "compressed",
     "decompressed",
     "is_compressed",
@@ -31,11 +33,17 @@ __all__ = [
 COMPRESSED, ORIGINAL_SIZE = "compressed", "original_job_size_bytes"  # GitLab's keys
 ZLIB_LEVEL = 5  # GitLab's choice between space and time
 MAX_ARGUMENTS_BYTES = 100_000_000  # of arguments as JSON: more is neither compressed nor unpacked
+MAX_ARGUMENTS_VALUES = 2_000_000  # in them; each takes up to 120 bytes of memory, beside the characters of texts
 
 
 def is_compressed(payload: Payload) -> bool:
     """Return whether the payload's arguments are compressed."""
     return payload.get(COMPRESSED) is True
+
+
+def can_be_unpacked(arguments: bytes) -> bool:
+    """Return whether workers would unpack these arguments again, if they were compressed."""
+    return len(arguments) <= MAX_ARGUMENTS_BYTES and not ruby_json.has_more_values(arguments, MAX_ARGUMENTS_VALUES)
 
 
 def may_be_compressed(payload: Payload) -> bool:
@@ -56,10 +64,10 @@ def compressed(raw: bytes, arguments: bytes) -> tuple[bytes, int]:
     return ruby_json.patch(raw, changes), len(text)
 
 
-def decompressed(payload: Payload, limit: int = MAX_ARGUMENTS_BYTES) -> Payload:
+def decompressed(payload: Payload, limit: int = MAX_ARGUMENTS_BYTES, most: int = MAX_ARGUMENTS_VALUES) -> Payload:
     """Return a copy of a compressed payload with its arguments as they were.
 
-    limit: bytes of their JSON.  Raises PayloadDecompressionError.
+    limit: bytes of their JSON.  most: values in them.  Raises PayloadDecompressionError.
     """
     arguments = payload.get("args")
     if not isinstance(arguments, list) or len(arguments) != 1:
@@ -67,10 +75,13 @@ def decompressed(payload: Payload, limit: int = MAX_ARGUMENTS_BYTES) -> Payload:
         raise PayloadDecompressionConflictError(
             f"a compressed job has one argument, and this one has {count} arguments; some middleware has changed them"
         )
+    text = _unpacked(arguments[0], limit)
+    if ruby_json.has_more_values(text, most):
+        raise PayloadDecompressionError(f"the arguments of the job have more than {most} values when decompressed")
     try:
-        unpacked = ruby_json.decode(_unpacked(arguments[0], limit))
+        unpacked = ruby_json.decode(text)
     except ruby_json.Undecodable as error:
-        raise PayloadDecompressionError(f"the compressed arguments of the job are not JSON ({error})") from error
+        raise PayloadDecompressionError(f"the compressed arguments of the job cannot be read ({error})") from error
     if not isinstance(unpacked, list):
         raise PayloadDecompressionError("the compressed arguments of the job are not a JSON array")
     opened = {**payload, "args": unpacked}  # keys keep their order

@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -28,6 +29,7 @@ __all__ = [
     "decode",
     "encode",
     "encode_arrays",
+    "has_more_values",
     "is_unicode",
     "members",
     "patch",
@@ -40,12 +42,18 @@ __all__ = [
 JSON = Any  # a decoded value: dict, list, str, int, float, bool or None, nested
 
 MAX_INT_DIGITS = 4_300  # CPython refuses str ↔ int beyond this many digits (sys.int_info)
+# Of the only integer beyond that in one text, or of several that take as long: time grows by the square of the digits,
+# and 100 000 of them take a second.
+MAX_LONG_DIGITS = 25_000
 
 QUOTE = ord('"')
 RUBY_MAX_NESTING = 100  # levels at which Ruby's parser stops
 
 # Matches numbers, and strings so that numbers inside them are left alone.  Only floats have a point or an exponent.
 STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]++|\\.)*+"|-?[0-9]++(?:\.[0-9]++)?+(?:[eE][-+]?[0-9]++)?+', re.DOTALL)
+
+# Matches what begins a value, but in strings.
+STRING_OR_STRUCTURE = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[{,]', re.DOTALL)
 
 # Separators in an object that is known to be well-formed; each always matches.
 SPACE, COLON, COMMA = re.compile(r"\s*"), re.compile(r"\s*:\s*"), re.compile(r"\s*,?\s*")
@@ -68,18 +76,20 @@ def write_floats_as(version: str) -> None:
 
 
 class Undecodable(ValueError):
-    """The bytes are not JSON by Ruby's rules."""
+    """The bytes are not JSON by Ruby's rules, or their integers have too many digits."""
 
 
 def encode(value: JSON) -> bytes:
     """Return the bytes that Ruby's JSON.generate would print.
 
-    Raises TypeError, ValueError or RecursionError for values that JSON cannot represent.
+    Raises TypeError, ValueError or RecursionError for values that JSON cannot represent, or that `decode` would refuse.
     """
     try:
         encoded = encode_fast(value)
     except (ValueError, OverflowError):  # an integer beyond the digit limit, or a lone surrogate
-        return _encode_slowly(value).encode()
+        encoded = _encode_slowly(value).encode()
+        decode(encoded)  # raises for integers with more digits than readers take
+        return encoded
     form = InForce.form
     if isinstance(value, float):
         return _encode_slowly(value).encode()
@@ -122,9 +132,36 @@ def decode(raw: bytes) -> JSON:
     except (msgspec.MsgspecError, ValueError, RecursionError):
         # msgspec refuses lone surrogates, floats out of range and very long integers; other programs may write them.
         try:
-            return json.loads(raw.decode(), parse_constant=_refuse_constant, parse_int=_parse_int)
+            return json.loads(raw.decode(), parse_constant=_refuse_constant, parse_int=IntegerReader())
         except (ValueError, RecursionError) as error:
             raise Undecodable(f"{type(error).__name__}: {error}") from error
+
+
+def has_more_values(raw: bytes, most: int) -> bool:
+    """Return whether JSON has more than `most` values.  A member of an object is one, an empty list counts twice.
+
+    For JSON that was unpacked from a few bytes: `[],` has three bytes, and takes 64 of memory.
+    """
+    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") < most:
+        return False
+    structure = (found for found in STRING_OR_STRUCTURE.finditer(raw) if raw[found.start()] != QUOTE)
+    return next(islice(structure, most - 1, None), None) is not None
+
+
+class IntegerReader:
+    """Reads the integers of one text of JSON.  Raises ValueError where they would take too long."""
+
+    def __init__(self) -> None:
+        self._left = MAX_LONG_DIGITS**2
+
+    def __call__(self, digits: str) -> int:
+        """Return an integer."""
+        if len(digits) < MAX_INT_DIGITS:
+            return int(digits)
+        self._left -= len(digits) ** 2
+        if self._left < 0:
+            raise ValueError(f"its integers take longer to read than one of {MAX_LONG_DIGITS} digits")
+        return int(Decimal(digits))
 
 
 def patch(raw: bytes, changes: Mapping[str, JSON], without: Collection[str] = ()) -> bytes:
@@ -176,7 +213,7 @@ def _spelled_members(raw: bytes) -> Iterator[tuple[str, str, str]]:
     """Yield the name of each member of a JSON object, and its name and value as they are spelled."""
     if not isinstance(decode(raw), dict):
         raise Undecodable("not a JSON object")
-    text, scanner = raw.decode(), json.JSONDecoder(parse_int=_parse_int)
+    text, scanner = raw.decode(), json.JSONDecoder(parse_int=IntegerReader())
     at = _skip(SPACE, text, text.index("{") + 1)
     while text[at] != "}":
         key, end = scanner.raw_decode(text, at)
@@ -248,10 +285,6 @@ def _encode_key(key: object) -> str:
     if not isinstance(key, str):
         return encode_fast({key: None}).decode()[1 : -len(":null}")]
     return _encode_slowly(key)
-
-
-def _parse_int(digits: str) -> int:
-    return int(digits) if len(digits) < MAX_INT_DIGITS else int(Decimal(digits))
 
 
 def _refuse_constant(name: str) -> None:

@@ -28,8 +28,8 @@ from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.compression import (
     COMPRESSED,
-    MAX_ARGUMENTS_BYTES,
     ORIGINAL_SIZE,
+    can_be_unpacked,
     compressed,
     decompressed,
     is_compressed,
@@ -73,7 +73,7 @@ def limited(setup: Setup, name: str, encoded: bytes, definition: Definition | No
 def _compressed(encoded: bytes, arguments: bytes, fields: Mapping[str, Any], config: Config) -> tuple[bytes, int]:
     """Return the payload, compressed if that is due and saves anything, and the bytes of its arguments."""
     size = len(arguments)
-    if not config.size_limiter_compression_threshold_bytes <= size <= MAX_ARGUMENTS_BYTES:
+    if size < config.size_limiter_compression_threshold_bytes or not can_be_unpacked(arguments):
         return encoded, size
     if not may_be_compressed({key: ruby_json.decode(bytes(value)) for key, value in fields.items() if key != "args"}):
         return encoded, size

@@ -145,13 +145,14 @@ class TestCompress:
 
         assert "compressed" not in written.payloads()[0]
 
+    @pytest.mark.parametrize("limit", ["MAX_ARGUMENTS_BYTES", "MAX_ARGUMENTS_VALUES"])
     def test_beyond_what_a_worker_unpacks_nothing_is_compressed(
-        self, use: Any, keep: Any, written: Written, monkeypatch: pytest.MonkeyPatch
+        self, use: Any, keep: Any, written: Written, limit: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("kiqcluster.features.payload.size_limiter.MAX_ARGUMENTS_BYTES", 3_000)
+        monkeypatch.setattr(f"kiqcluster.sidekiq.compression.{limit}", 3_000)
         use("compress", limit=0)
 
-        keep.perform_async(text_of(3_001))
+        keep.perform_async(text_of(3_001) if limit == "MAX_ARGUMENTS_BYTES" else ["é" * 500, *range(3_000)])
 
         assert "compressed" not in written.payloads()[0]
 

@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from kiqcluster.errors import MalformedPayload, PayloadDecompressionConflictError, PayloadDecompressionError
-from kiqcluster.sidekiq.compression import compressed, decompressed, is_compressed, may_be_compressed
+from kiqcluster.sidekiq.compression import (
+    MAX_ARGUMENTS_VALUES,
+    can_be_unpacked,
+    compressed,
+    decompressed,
+    is_compressed,
+    may_be_compressed,
+)
 from kiqcluster.sidekiq.payload import WRAPPERS
 from kiqcluster.sidekiq.ruby_entries import misfits
 from kiqcluster.sidekiq.ruby_json import decode, encode, members
@@ -112,6 +119,16 @@ def test_a_bomb_costs_the_memory_of_the_limit_only() -> None:
         tracemalloc.stop()
 
     assert most < 3 * len(stored) + 100_000 < 1_000_000  # of 20 MB
+
+
+def test_a_bomb_of_values_is_not_decoded() -> None:
+    arguments = b"[" + b"[]," * MAX_ARGUMENTS_VALUES + b"0]"
+    stored = packed(arguments)
+
+    assert len(stored) < 10_000
+    assert not can_be_unpacked(arguments)
+    with pytest.raises(PayloadDecompressionError, match=f"more than {MAX_ARGUMENTS_VALUES} values"):
+        decompressed(payload(args=[stored]))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from kiqcluster.process.runtime import Run, Setup
 from kiqcluster.sidekiq.active_job import WRAPPER, Keywords, enveloped
 from kiqcluster.sidekiq.compression import compressed
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Interrupted, Outcome, Retry
-from kiqcluster.sidekiq.ruby_json import decode, encode, members
+from kiqcluster.sidekiq.payload import bare
+from kiqcluster.sidekiq.ruby_json import MAX_LONG_DIGITS, decode, encode, members
 from kiqcluster.store.engine.units import BeginVerdict, Unit
 from kiqcluster.worker.run.job_run import JobRun
 from tests.unit.worker.run.test_execution import JID, Feature, Worker
@@ -173,6 +174,17 @@ def test_what_cannot_be_read_is_buried_with_its_reason_and_counted(
     ((error, context),) = worker.reported
     assert (type(error), context["payload"]) == (kind, raw)
     assert worker.counted()[name if name == "keep" else "(unknown)", "default"] == {"dead": 1}
+    assert ran == []
+
+
+def test_a_job_with_an_endless_integer_is_buried_with_its_bytes(worker: Worker, ran: list[Any]) -> None:
+    raw = b'{"class":"keep","jid":"a","args":[' + b"9" * (MAX_LONG_DIGITS + 1) + b"]}"
+
+    outcome = worker.run_bytes(raw)
+
+    assert isinstance(outcome, Dead)
+    assert bare(outcome.payload) == raw
+    assert f"than one of {MAX_LONG_DIGITS} digits" in decode(outcome.payload)["error_message"]
     assert ran == []
 
 

@@ -46,6 +46,7 @@ LOGGER = logging.getLogger("kiqcluster")
 BASE_36_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 MAX_WORD_CHARACTERS = 200  # of a class, jid or queue in a line
 MAX_TEXT_CHARACTERS = 16_384  # of any other field, and of the message
+CONTINUATION = "  "  # before all lines of a message but the first
 MAX_ITEMS = 1_000  # of a field that is a list or an object
 LEVELS = {name: logging.getLevelNamesMapping()[name.upper()] for name in LOG_LEVELS}
 # The words of job_done, around the seconds: a line of its own for each job is put together without str.format.
@@ -92,9 +93,11 @@ class PrettyFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         job = current_job()
         context = f" [{_shown(job.name)} {_shown(job.jid)}]" if job is not None else ""
-        line = f"{_timestamp(record)} {record.process} {record.levelname.lower()}{context} {_message(self, record)}"
+        # Errors of jobs may have any text.  A line of the application's own loggers is what it wants to print.
+        message = _of_lines(_message(self, record)) if record.name == LOGGER.name else _message(self, record)
+        line = f"{_timestamp(record)} {record.process} {record.levelname.lower()}{context} {message}"
         if trace := getattr(record, "event_fields", {}).get("traceback"):
-            line = f"{line}\n{trace.rstrip()}"
+            line = f"{line}\n{_of_lines(trace.rstrip())}"
         return f"\x1b[{self.COLOURS.get(record.levelno, '0')}m{line}\x1b[0m" if self._coloured else line
 
     def done(self, lines: Iterable[DoneLine]) -> list[str]:
@@ -312,6 +315,11 @@ def _correlation(request: object) -> str:
 def _shown(text: str) -> str:
     """Return a word of a payload without line breaks and terminal control characters."""
     return clean(_word(text))
+
+
+def _of_lines(text: str) -> str:
+    """Return a text without terminal control characters, all lines but the first indented: none looks like ours."""
+    return text if text.isprintable() else f"\n{CONTINUATION}".join(map(clean, text.split("\n")))
 
 
 def _quoted(text: str) -> str:

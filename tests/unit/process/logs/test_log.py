@@ -171,6 +171,17 @@ class TestPretty:
             assert each.isprintable()
             assert len(line) < 1_000
 
+    def test_an_error_of_a_job_can_neither_forge_a_line_nor_steer_a_terminal(self) -> None:
+        evil = "\x1b[2J\x9b31m\n2026-11-20T00:00:00.000Z 1 info done\r2026"
+        made = record(evil, name="kiqcluster", event_fields={"traceback": f"Traceback\n  evil\nValueError: {evil}\n"})
+
+        first, *others = PrettyFormatter(coloured=False).format(made).split("\n")
+
+        assert all(each.isprintable() for each in (first, *others))
+        assert len(others) == 5
+        assert all(each.startswith("  ") for each in (others[0], *others[2:]))
+        assert others[1] == "Traceback"
+
     @pytest.mark.parametrize("level", [5, 10, 20, 25, 30, 40, 50, 60])
     def test_every_level_has_a_colour_an_applications_own_too(self, level: int) -> None:
         line = PrettyFormatter(coloured=True).format(record(level=level))

@@ -31,8 +31,9 @@ __all__ = ["Authorize", "Credential", "Gate", "Role", "User", "is_loopback"]
 
 CHALLENGE = WWWAuthenticate("basic", {"realm": "kiqcluster", "charset": "UTF-8"})
 FORWARDED = re.compile(
-    r"(x-)?forwarded(-.*)?|via|x-(original|envoy|real|remote|proxyuser|amzn|azure|cluster|client|appengine)-.*"
-    r"|remote-user|cf-.*|fly-.*|true-client-ip|fastly-.*",
+    r"(x-)?forwarded(-.*)?|via|(.*-)?(client|real|remote|connecting)-(ip|addr)"
+    r"|x-(original|rewrite|envoy|real|remote|proxyuser|amzn|arr|azure|cluster|client|appengine)-.*"
+    r"|remote-user|cf-.*|fly-.*|fastly-.*",
     re.IGNORECASE,
 )  # names of headers that proxies add
 OLD_PROTOCOLS = (

@@ -23,7 +23,17 @@ TOKEN = "s3cret-token"
 FORWARDED = (
     *("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port", "X-Forwarded-By"),
     *("X-Forwarded", "X-Real-IP", "Via", "CF-Connecting-IP", "True-Client-IP", "X-Client-IP", "X-Original-Host"),
-    *("X-Envoy-External-Address", "X-Amzn-Trace-Id", "X-Remote-User", "Fly-Client-IP", "X-Cluster-Client-Ip"),
+    *(
+        "X-Envoy-External-Address",
+        "Client-IP",
+        "X-Rewrite-URL",
+        "X-ARR-SSL",
+        "Ali-CDN-Real-IP",
+        "X-Amzn-Trace-Id",
+        "X-Remote-User",
+        "Fly-Client-IP",
+        "X-Cluster-Client-Ip",
+    ),
 )
 SETTINGS = {
     "users": [f"ada admin {generate_password_hash('right', 'pbkdf2:sha256:1000')}"],
@@ -56,6 +66,9 @@ class TestWithoutSettings:
     @pytest.mark.parametrize("address", ["10.0.0.7", "::2", "", "localhost.evil.example", "::ffff:10.0.0.7"])
     def test_no_other_host_may(self, address: str) -> None:
         assert ask(address) == 403
+
+    def test_nobody_may_who_names_no_host(self) -> None:
+        assert ask(headers={"Host": ""}) == 400
 
     @pytest.mark.parametrize("name", [*FORWARDED, *(each.lower() for each in FORWARDED[:3])])
     def test_nobody_may_through_a_proxy(self, name: str) -> None:

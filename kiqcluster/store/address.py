@@ -22,7 +22,17 @@ from redis.exceptions import RedisError
 from kiqcluster.errors import RedisUnavailable, ReplyLost, UsageError
 from kiqcluster.store import embedded
 
-__all__ = ["CLUSTER_NODE", "PRIMARY_ONLY", "Endpoint", "Node", "Service", "endpoints_of", "masked", "parse_address"]
+__all__ = [
+    "CLUSTER_NODE",
+    "PRIMARY_ONLY",
+    "Endpoint",
+    "Node",
+    "Service",
+    "endpoints_of",
+    "has_scheme",
+    "masked",
+    "parse_address",
+]
 
 Node = dict[str, Any]  # keyword arguments of redis-py's connection class, itself among them
 Endpoint = tuple[str, int]  # host and port
@@ -34,10 +44,10 @@ ESCAPE_HELP = "in a password, write / ? # @ : % as %2F %3F %23 %40 %3A %25"
 DEFAULT_SENTINEL_PORT = 26_379  # for an address without a port
 MAX_PORT = 65_535
 # After `//user:` up to the last @ (a password may hold any character), or in the query (unix://PATH?password=…).
-PASSWORD = re.compile(r"(?<=//)([^:@/]*:).*(?=@)|([?&]\w*pass\w*=)[^&]*", re.IGNORECASE)
+PASSWORD = re.compile(r"(?<=//)([^:@/]*:).*(?=@)|([?&]\w*pass\w*=)[^&]*", re.IGNORECASE | re.DOTALL)
 # A port that is not a number may be a password: the host or its @ is missing.
 PORT = re.compile(r"(?<=//)((?:[^:@/?,\[\]]*(?::\d{0,5})?,)*[^:@/?,\[\]]*:)(?!\d{0,5}(?:[,/?]|$))[^@]*$")
-LOGIN = re.compile(r"^(?!embedded:)(?!.*//).*(?=@)")  # all before the last @, in an address without //
+LOGIN = re.compile(r"^(?!embedded:)(?!.*//).*(?=@)", re.DOTALL)  # all before the last @, in an address without //
 SENTINEL_ADDRESS = re.compile(
     r"(?P<scheme>rediss?)\+sentinel://((?P<login>[^/?#]*)@)?(?P<hosts>[^/?#@]+)"
     r"/(?P<service>[^/?#]+)(/(?P<db>[0-9]*))?(\?(?P<options>.*))?"
@@ -84,13 +94,18 @@ class Service:
             raise RedisUnavailable(said)
 
 
+def has_scheme(address: str, ending: str) -> bool:
+    """Return whether the scheme of an address ends so; its password may hold the same."""
+    return address.partition(":")[0].endswith(ending)
+
+
 def parse_address(address: str) -> Node | Service:
     """Return the connection arguments of redis://, rediss://, unix:// or embedded:DIR, or the service of sentinels.
 
     Sentinels: redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…]/SERVICE[/DB][?sentinel_password=…].
     Raises UsageError that names the valid forms.
     """
-    if "+sentinel:" in address:
+    if has_scheme(address, "+sentinel"):
         return _parse_service(address)
     if address.startswith(embedded.SCHEME):
         address = embedded.url_of(embedded.directory_of(address))

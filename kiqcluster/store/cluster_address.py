@@ -20,7 +20,16 @@ from functools import partial
 from redis.crc import key_slot
 
 from kiqcluster.errors import RedisUnavailable, ReplyLost, UsageError
-from kiqcluster.store.address import CLUSTER_NODE, PRIMARY_ONLY, Endpoint, Node, endpoints_of, masked, parse_address
+from kiqcluster.store.address import (
+    CLUSTER_NODE,
+    PRIMARY_ONLY,
+    Endpoint,
+    Node,
+    endpoints_of,
+    has_scheme,
+    masked,
+    parse_address,
+)
 
 __all__ = ["AskNode", "ClusterAddress", "is_cluster_address", "parse_cluster", "prefix_of"]
 
@@ -77,7 +86,7 @@ class ClusterAddress:
 
 
 def is_cluster_address(address: str) -> bool:
-    return "+cluster:" in address
+    return has_scheme(address, "+cluster")
 
 
 def parse_cluster(address: str) -> ClusterAddress:

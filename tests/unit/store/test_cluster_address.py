@@ -6,8 +6,8 @@ import pytest
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, UsageError
 from kiqcluster.store import Store, is_outage
-from kiqcluster.store.address import CLUSTER_NODE, PRIMARY_ONLY, Endpoint, Node
-from kiqcluster.store.cluster_address import ClusterAddress, parse_cluster
+from kiqcluster.store.address import CLUSTER_NODE, PRIMARY_ONLY, Endpoint, Node, parse_address
+from kiqcluster.store.cluster_address import ClusterAddress, is_cluster_address, parse_cluster
 from kiqcluster.store.wire import _cluster_refusal, _refusal, says_lost_slot, says_no_primary
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
@@ -116,3 +116,14 @@ def test_a_slot_that_has_moved_is_an_outage_of_a_cluster_and_a_mistake_elsewhere
     assert not says_lost_slot(_cluster_refusal("WRONGTYPE x"))
     assert not is_outage(_refusal(moved))
     assert "redis+cluster://" in str(_refusal(moved))
+
+
+def test_what_a_password_holds_is_no_scheme() -> None:
+    for word in ("+cluster:", "+sentinel:"):
+        address = f"redis://ann:s3{word}cret@host:6380/1"
+
+        assert not is_cluster_address(address)
+        assert parse_address(address) == {
+            "host": "host", "port": 6380, "db": 1, "username": "ann", "password": f"s3{word}cret"
+        }  # fmt: skip
+    assert is_cluster_address("rediss+cluster://host")

@@ -4,14 +4,15 @@
 2. work     on the answer, where that takes longer than a moment: in steps, whenever the loop has time
 3. write    the answer, and close: one request per connection
 
-At most MAX_CONNECTIONS are open.  With one more, the one that has been idle for longest is closed: clients that only
-connect keep no others out.
+At most MAX_CONNECTIONS are open, and fewer where `ulimit -n` is low.  With one more, the one that has been idle for
+longest is closed: clients that only connect keep no others out.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -34,6 +35,7 @@ __all__ = [
     "Response",
     "Routes",
     "Work",
+    "connection_limit",
     "open_listener",
 ]
 
@@ -333,6 +335,8 @@ class Listener:
         self.connections: list[Connection] = []
         self.accept_again_at = 0.0  # monotonic seconds; 0 while it accepts
 
+        self._limit = connection_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
     def accept(self) -> Connection | None:
         """Return a new connection, None when there is none.  See connection_to_drop."""
         try:
@@ -347,7 +351,7 @@ class Listener:
 
     def connection_to_drop(self) -> Connection | None:
         """Return the connection to close when there is one too many; never the newest."""
-        if len(self.connections) <= MAX_CONNECTIONS:
+        if len(self.connections) <= self._limit:
             return None
         return min(self.connections[:-1], key=lambda connection: connection.priority)
 
@@ -371,6 +375,14 @@ class Listener:
         """Remove the socket's file, unless another has taken its place."""
         if self._path and self._inode == _inode(self._path):
             Path(self._path).unlink(missing_ok=True)
+
+
+def connection_limit(max_files: int) -> int:
+    """Return how many connections a listener keeps.  max_files: of this process, -1 for any number.
+
+    A quarter of them: there may be two listeners, and a child needs files as well.
+    """
+    return MAX_CONNECTIONS if max_files < 0 else max(1, min(MAX_CONNECTIONS, max_files // 4))
 
 
 def _inode(path: str) -> int:

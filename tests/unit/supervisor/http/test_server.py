@@ -13,6 +13,7 @@ from kiqcluster.supervisor.http.server import (
     Request,
     Response,
     Routes,
+    connection_limit,
 )
 from tests.kit import ManualClock
 
@@ -298,3 +299,8 @@ class TestExpiry:
         client.connection.expire()
 
         assert b"408" not in client.available()
+
+
+@pytest.mark.parametrize(("max_files", "limit"), [(-1, 64), (1_048_576, 64), (256, 64), (70, 17), (3, 1)])
+def test_connections_leave_files_for_the_supervisor_where_there_are_few(max_files: int, limit: int) -> None:
+    assert connection_limit(max_files) == limit

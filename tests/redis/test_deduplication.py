@@ -12,7 +12,7 @@ import pytest
 from kiqcluster import Client, Job, job
 from kiqcluster.api import DeadSet, ParkedJobs, Queue, RetrySet, ScheduledSet
 from kiqcluster.application.registry import Registry
-from kiqcluster.errors import Interrupted, JobDefinitionError
+from kiqcluster.errors import Interrupted, JobDefinitionError, RedisRefused
 from kiqcluster.features.deduplication import DEFAULT_TTL_SECONDS, idempotency_key
 from kiqcluster.job import DISCARD
 from kiqcluster.process.clock import SystemClock
@@ -141,6 +141,18 @@ class TestPush:
 
         assert report.perform_async(1, "now") == report.perform_async(1, "later")
         assert report.perform_async(2, "now") != report.perform_async(1, "now")
+
+    def test_a_lock_key_of_another_type_is_an_error_and_no_job_that_runs(self, worker: Worker, store: Store) -> None:
+        report = declare(worker, "until_executed")
+        report.perform_async(1)
+        (key,) = store.call("KEYS", "kiq:lock:*")
+        store.pipeline([("DEL", key, "queue:default"), ("HSET", key, "a", "b")])
+
+        with pytest.raises(RedisRefused, match="WRONGTYPE"):
+            report.perform_async(1)
+
+        assert payloads(store) == []
+        assert store.call("HGETALL", key) == [b"a", b"b"]
 
     def test_a_key_that_is_none_is_refused_before_anything_is_written(self, worker: Worker, store: Store) -> None:
         report = declare(worker, "until_executed", deduplicate_key=lambda user: user)

@@ -44,6 +44,7 @@ local guards = {
   unknown = function(key, arguments) return redis.call('HEXISTS', key, ':' .. arguments[1]) == 0 end,
 }
 local types = {sadd = 'set'} -- required type of a key that exists
+local locks = {absent = true, claim = true} -- guards of keys that hold a jid; a key of another type is no lock
 
 -- What a list cannot take keeps no job from its queue.
 local function log(key, text, most)
@@ -90,6 +91,10 @@ end
 -- the job that holds the key would not run again for this one, so then the caller gets the error.
 local function refuse(number)
   local held = value_of(rows[number][2])
+  if held == '' and locks[rows[number][1]] then
+    local reason = refusal(rows[number][1], rows[number][2], 'string')
+    if reason then return redis.error_reply(reason) end
+  end
   for after = number + 1, #rows do
     local operation, key, arguments = unpack(rows[after])
     if guards[operation] then break end

@@ -338,6 +338,7 @@ class Job:
             return
         if not callable(perform):
             raise JobDefinitionError(f"{cls.__qualname__}.perform is not a method; write def perform(self, …)")
+        _check_init(cls)
         is_bound = isinstance(inspect.getattr_static(cls, "perform"), staticmethod | classmethod)
         hooks = {hook: _hook(cls, hook) for hook in HOOKS if hasattr(cls, hook)}
         cls.definition = define(
@@ -469,6 +470,19 @@ def _enqueuer(cls: type[HasPerform[P, R_]]) -> Enqueuer[P, R_]:
             f"{cls.__qualname__} is not a job but a base of jobs; it becomes one with `def perform(self, …)`"
         )
     return Enqueuer(definition, definition.options)
+
+
+def _check_init(cls: type[Any]) -> None:
+    """Raise JobDefinitionError for a class that no worker can make an instance of."""
+    try:
+        inspect.signature(cls).bind()
+    except TypeError as error:
+        raise JobDefinitionError(
+            f"{cls.__qualname__}.__init__: {error}; a worker makes an instance without arguments for each run, so give "
+            "it defaults, or take them as arguments of perform"
+        ) from error
+    except ValueError:  # it has no signature that Python could tell
+        return
 
 
 def _prepared(cls: type[Any]) -> tuple[object, Callable[..., Any]]:

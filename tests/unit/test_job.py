@@ -574,6 +574,15 @@ class TestRefused:
         assert f"Broken.{reserved}" in refusal(with_perform)
         assert f"Base.{reserved}" in refusal(without_perform)
 
+    def test_a_class_of_which_no_worker_can_make_an_instance(self) -> None:
+        def broken() -> None:
+            class Mail(Job):
+                def __init__(self, sender: str) -> None: ...
+
+                def perform(self) -> None: ...
+
+        assert "Mail.__init__: missing a required argument: 'sender'" in refusal(broken)
+
     def test_a_queue_in_the_body_of_the_class_with_the_way_to_write_it(self) -> None:
         def broken() -> None:
             class Mail(Job):

@@ -20,7 +20,7 @@ from kiqcluster.process.clock import Clock
 from kiqcluster.process.durations import scheduled_at
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.payload import check_queue_name
+from kiqcluster.sidekiq.payload import check_queue_name, check_storable
 from kiqcluster.sidekiq.ruby_entries import entry_for_ruby
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
@@ -359,10 +359,15 @@ class DeadSet(JobSet):
         """Put a job into the dead set as of now, which is trimmed, and tell the death handlers.
 
         job: bytes, which stay as they are, or a payload; one that a page of Ruby's cannot show is kept inside of an
-        entry that it can.  Two round trips; the second drops 1 000 entries at most.
+        entry that it can.  Raises InvalidArguments for values that JSON cannot store.  Two round trips; the second
+        drops 1 000 entries at most.
         """
         now = self._clock.now()
-        raw = job if isinstance(job, bytes) else entry_for_ruby(ruby_json.encode(dict(job)), {}, DEFAULT_QUEUE)
+        if isinstance(job, bytes):
+            raw = job
+        else:
+            check_storable(job, "job")  # infinity and NaN would become null
+            raw = entry_for_ruby(ruby_json.encode(dict(job)), {}, DEFAULT_QUEUE)
         self._store.call("ZADD", self._key, repr(now), raw)
         trim_dead(self._store, now, dead_set_limits())
         notify_killed(JobRecord(raw))

@@ -12,7 +12,7 @@ import pytest
 
 from kiqcluster import Client, Push
 from kiqcluster.api import DeadSet, JobSet, RetrySet, ScheduledSet, SortedEntry
-from kiqcluster.errors import InvalidPush, JobKilled, KiqError, RedisRefused, UsageError
+from kiqcluster.errors import InvalidArguments, InvalidPush, JobKilled, KiqError, RedisRefused, UsageError
 from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, bare, wrap
@@ -441,6 +441,12 @@ class TestDeadSet:
         assert (entry.display_class, entry["queue"], entry["tags"]) == ("X", "default", "oops")
         assert misfits(json.loads(entry.raw)) == []
         assert [isinstance(error, JobKilled) for _, error in deaths] == [True]
+
+    def test_a_payload_that_json_cannot_store_is_refused(self, store: Store, setup: Setup) -> None:
+        with pytest.raises(InvalidArguments, match=r"job\['args'\]\[0\] is inf"):
+            DeadSet().bury({"class": "X", "args": [float("inf")], "jid": "a"})
+
+        assert len(DeadSet()) == 0
 
     def test_what_redis_does_not_take_calls_no_death_handlers(
         self, store: Store, setup: Setup, deaths: list[tuple[dict[str, Any], Exception]]

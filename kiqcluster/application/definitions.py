@@ -15,13 +15,15 @@ from kiqcluster.application.argument_types import typed
 from kiqcluster.application.options import OPTIONS, check_combinations, check_options
 from kiqcluster.application.registry import BY_KEYWORD, Definition, current_registry
 from kiqcluster.application.signatures import hidden_by_decorator, hides_parameters
-from kiqcluster.errors import InvalidPush, JobDefinitionError
+from kiqcluster.errors import InvalidPush, JobDefinitionError, UsageError
+from kiqcluster.process.boundary.forms import check_form
 from kiqcluster.sidekiq.payload import check_queue_name
 
 __all__ = ["check_function", "cron_queue", "define", "queue_for", "underscored", "wire_name_of"]
 
 CRON_NAMESPACE = "cronjob"  # of the queues of jobs with a schedule that declare none (GitLab)
 DEFAULT_QUEUE = "default"
+KEY_FUNCTIONS = frozenset({"deduplicate_key", "concurrency_key"})  # options that are called with the arguments
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -76,6 +78,7 @@ def define(
     is_active_job = checked.get("active_job", False)
     is_hidden = not is_active_job and hides_parameters(getattr(target, "perform", target))
     _check_signature(name, signature, target, () if is_active_job or is_hidden else BY_KEYWORD)
+    _check_key_functions(name, checked, signature)
     declared = frozenset(checked)
     if "cron" in checked:
         checked = _with_cron_defaults(name, checked, signature)
@@ -101,6 +104,20 @@ def define(
         definition = definition.with_envelope() if is_active_job else typed(definition, target)
     current_registry().add(definition)
     return definition
+
+
+def _check_key_functions(name: str, options: Mapping[str, Any], signature: inspect.Signature) -> None:
+    """Raise JobDefinitionError for a key function that cannot be called with all arguments of `perform`."""
+    parameters = signature.parameters.values()
+    if any(each.kind in VARIADIC for each in parameters):
+        return  # their number is known at a push only
+    positions = [each.name for each in parameters if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+    keywords = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    for option in options.keys() & KEY_FUNCTIONS:
+        try:
+            check_form(f"{option} of {name}", options[option], str(signature), *positions, **dict.fromkeys(keywords))
+        except UsageError as error:
+            raise JobDefinitionError(f"{error}, defaults included") from error
 
 
 def _with_cron_defaults(name: str, options: dict[str, Any], signature: inspect.Signature) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Definition:
     options that the job or a base of it gives, whatever their values; all others have their defaults.
     prepare: returns the instance (None for a function) and its bound perform, for one run.  origin: module and
     qualified name.  enveloped: the same job, with an envelope of ActiveJob as its argument; None for a job without
-    envelopes.
+    envelopes.  called: the signature of the code, where `signature` is that of an envelope.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Definition:
     local: Mapping[str, Any] = field(default_factory=dict)
     declared: frozenset[str] = frozenset()
     enveloped: Definition | None = None
+    called: Signature = ENVELOPE
     is_async: bool = False  # perform is a coroutine function
     is_iterable: bool = False  # an IterableJob
     fewest: int = field(init=False)  # arguments that perform takes, so that the hot path compares two numbers
@@ -59,6 +60,8 @@ class Definition:
     has_timeout: bool = field(init=False)  # features/timeouts
 
     def __post_init__(self) -> None:
+        if self.signature is not ENVELOPE:
+            object.__setattr__(self, "called", self.signature)
         parameters = list(self.signature.parameters.values())
         rest = [each for each in parameters if each.kind is Parameter.VAR_POSITIONAL]
         keywords = [each for each in parameters if each.kind in BY_KEYWORD]

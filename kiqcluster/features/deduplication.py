@@ -27,6 +27,7 @@ from hashlib import sha256
 from math import ceil
 from typing import Any
 
+from kiqcluster.application.bound_calls import bound, without_defaults
 from kiqcluster.application.options import CLAIMING, EXCLUSIVE, NO_STRATEGY, UNTIL_START
 from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.errors import InvalidPush, text_of
@@ -39,14 +40,11 @@ from kiqcluster.process.durations import due_at
 from kiqcluster.process.job_context import current_job
 from kiqcluster.process.runtime import Push, Run, current_setup
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.active_job import deserialized, unwrapped
-from kiqcluster.sidekiq.encryption import KEY_VERSION
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Retry
 from kiqcluster.sidekiq.payload import (
     IDEMPOTENCY_KEY,
     SCHEDULED_AT,
-    WRAPPERS,
     Payload,
     lock_of,
     new_jid,
@@ -208,20 +206,19 @@ def idempotency_key(
 ) -> str | None:
     """Return "<class>:<sha256>" of a job: of its `deduplicate_key`, else of its arguments as JSON, objects in order.
 
+    Both see the call of `perform`: an argument that is left out is the same as its default.
     None for a job that has no equals: its `deduplicate_key` has returned None.  otherwise: returns the key where that
     function raises an error or returns what is no key (TypeError); without it, that error is raised.
     Raises InvalidPush for what JSON cannot hold, MisfitArguments.
     """
     of_arguments = definition.local.get("deduplicate_key")
     if of_arguments is None:
-        envelope = unwrapped(payload) if payload["class"] in WRAPPERS else None
-        arguments = payload["args"] if envelope is None else envelope.arguments
         try:  # without strict arguments, anything may be among them
-            text = ruby_json.encode(_in_order(arguments)).decode()
+            text = ruby_json.encode(_in_order(without_defaults(definition, payload))).decode()
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidPush(f"{definition.name}: the arguments hold what JSON cannot ({error})") from error
     else:
-        positions, keywords = _arguments(definition, payload)
+        positions, keywords = bound(definition, payload)
         call = partial(_key, definition.name, partial(of_arguments, *positions, **keywords))
         found = call() if otherwise is None else guarded(otherwise, call)
         if found is None:
@@ -247,15 +244,6 @@ def _in_order(value: JSON) -> JSON:
     if isinstance(value, dict):
         return {key: _in_order(value[key]) for key in sorted(value)}
     return [_in_order(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def _arguments(definition: Definition, payload: Payload) -> tuple[list[Any], dict[str, Any]]:
-    """Return positional and keyword arguments as `perform` gets them, out of ActiveJob's envelope too."""
-    arguments = payload["args"]
-    assert isinstance(arguments, list), "checked before"
-    if payload["class"] in WRAPPERS:
-        return deserialized(arguments[0])
-    return definition.values(arguments, is_sealed=KEY_VERSION in payload), {}
 
 
 def _ttl(local: Mapping[str, Any]) -> int:

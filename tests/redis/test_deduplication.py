@@ -136,6 +136,19 @@ class TestPush:
         assert {each["jid"] for each in payloads(store)} == set(jids)
         assert len(payloads(store)) == len(set(jids)) > 1
 
+    def test_a_push_that_gives_a_default_equals_one_that_leaves_it_out(self, worker: Worker, store: Store) -> None:
+        @job(name="Defaults", deduplicate="until_executed")
+        def plain(user: int, days: int = 30) -> None: ...
+
+        @job(name="Keyed", deduplicate="until_executed", deduplicate_key=lambda user, days: f"{user} {days}")
+        def keyed(user: int, days: int = 30) -> None: ...
+
+        for each in (plain, keyed):
+            jids = {each.perform_async(1), each.perform_async(1, 30), each.perform_async(1, days=30)}
+            assert jids == set(each.perform_bulk([[1, 30], [1]]))
+            assert each.perform_async(1, 31) not in jids
+        assert len(payloads(store)) == 4
+
     def test_a_key_of_its_own_says_which_pushes_are_equal(self, worker: Worker, store: Store) -> None:
         report = declare(worker, "until_executed", deduplicate_key=lambda user, *_: f"user {user}")
 

@@ -390,7 +390,7 @@ class TestUpkeep:
             ("kiq:slots:Sync", {"concurrency_limit": 1, "concurrency_key": lambda account, _: account}, 0),
             ("kiq:slots:Sync|a", {"concurrency_limit": 1, "concurrency_key": lambda account, _: account}, 11),
             ("kiq:slots:Sync|a", {"concurrency_limit": 1, "concurrency_key": lambda account, _: f"{account}2"}, 0),
-            ("kiq:slots:Sync|a", {"concurrency_limit": 1, "concurrency_key": lambda _: 1 / 0}, 11),
+            ("kiq:slots:Sync|a", {"concurrency_limit": 1, "concurrency_key": lambda *_: 1 / 0}, 11),
             ("kiq:slots:Sync|a", {"concurrency_limit": 1}, 0),
             ("kiq:slots:Sync:while_executing|d", {"deduplicate": "until_executed"}, 0),
             ("kiq:slots:Sync:while_executing|d", {"deduplicate": "while_executing"}, 0),

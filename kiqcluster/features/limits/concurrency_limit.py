@@ -27,18 +27,17 @@ from hashlib import sha1
 from math import ceil
 from typing import Any
 
-from kiqcluster.application.registry import ENVELOPE, Definition, current_registry
+from kiqcluster.application.bound_calls import bound
+from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.errors import UsageError, text_of
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.process.boundary.calls import guarded
 from kiqcluster.process.job_context import current_job
 from kiqcluster.process.runtime import Run, current_setup
-from kiqcluster.sidekiq import active_job
-from kiqcluster.sidekiq.encryption import KEY_VERSION
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Payload
-from kiqcluster.sidekiq.ruby_json import JSON, is_unicode
+from kiqcluster.sidekiq.ruby_json import is_unicode
 
 __all__ = ["FLEET", "OPTION", "ConcurrencyLimits", "FleetThreads", "Limit", "key_of", "limit_of"]
 
@@ -92,7 +91,7 @@ class ConcurrencyLimits:
 
     def line_of(self, definition: Definition, payload: Payload, keys: Keys) -> str | None:
         """Return the set in which a job takes a place, None for none.  Raises what the key's function does."""
-        key = key_of(definition, payload["args"], is_sealed=KEY_VERSION in payload)
+        key = key_of(definition, payload)
         return None if key is None else keys.slots(definition.name, key)
 
     def _place(
@@ -104,7 +103,7 @@ class ConcurrencyLimits:
         is raised: at its turn it may not come.  Raises MisfitArguments.
         """
         of_key = None if is_ahead else partial(self._report, definition, KEY_OPTION, "")
-        key = key_of(definition, payload["args"], is_sealed=KEY_VERSION in payload, otherwise=of_key)
+        key = key_of(definition, payload, otherwise=of_key)
         if key is None:
             return None
         of_limit = partial(self._report, definition, OPTION, "")
@@ -134,24 +133,18 @@ def limit_of(declared: Limit | Callable[[], Limit | None], threads: int) -> int:
 
 
 def key_of(
-    definition: Definition,
-    arguments: list[JSON],
-    *,
-    is_sealed: bool = False,
-    otherwise: Callable[[BaseException], str] | None = None,
+    definition: Definition, payload: Payload, *, otherwise: Callable[[BaseException], str] | None = None
 ) -> str | None:
     """Return the key for which a job counts, "" where its class has no keys, None for a job that counts for none.
 
-    is_sealed: the last argument is encrypted.  otherwise: returns the key where the function of the application raises
-    an error or returns what is no key (UsageError); without it, that error is raised.  Raises MisfitArguments.
+    The function of the key gets all arguments of `perform`, with their defaults.  otherwise: returns the key where that
+    function raises an error or returns what is no key (UsageError); without it, that error is raised.
+    Raises MisfitArguments.
     """
     function: Callable[..., Any] | None = definition.local.get(KEY_OPTION)
     if function is None:
         return ""
-    if definition.signature is ENVELOPE:
-        positions, keywords = active_job.deserialized(arguments[0])
-    else:
-        positions, keywords = definition.values(arguments, is_sealed=is_sealed), {}
+    positions, keywords = bound(definition, payload)
     call = partial(_key, definition.name, partial(function, *positions, **keywords))
     return call() if otherwise is None else guarded(otherwise, call)
 

@@ -15,7 +15,7 @@ from kiqcluster.process.boundary.calls import name_of
 __all__ = ["check_form"]
 
 
-def check_form(what: str, function: object, form: str, *parameters: str) -> None:
+def check_form(what: str, function: object, form: str, *parameters: str, **keywords: None) -> None:
     """Raise UsageError for code that cannot be called with these arguments, or that a call would not run.
 
     what: it is to be, such as "a middleware".  form: the parameters as the message shows them.
@@ -35,7 +35,7 @@ def check_form(what: str, function: object, form: str, *parameters: str) -> None
     except (TypeError, ValueError):
         return  # as of some that are written in C: nobody can tell
     try:
-        signature.bind(*parameters)
+        signature.bind(*parameters, **keywords)
     except TypeError as error:
         raise UsageError(
             f"{name_of(function)}{signature} cannot be {what}: {error}; it is called with {form}"

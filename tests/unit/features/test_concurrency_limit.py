@@ -10,6 +10,7 @@ from kiqcluster import job
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import UsageError
 from kiqcluster.features.limits.concurrency_limit import ConcurrencyLimits, key_of, limit_of
+from kiqcluster.sidekiq.active_job import WRAPPER
 
 pytestmark = pytest.mark.usefixtures("registry")
 
@@ -46,20 +47,20 @@ class TestKey:
         @job(concurrency_limit=1)
         def sync(account: int) -> None: ...
 
-        assert key_of(sync.definition, [7]) == ""
+        assert key_of(sync.definition, {"class": "sync", "args": [7]}) == ""
 
     @pytest.mark.parametrize(("account", "key"), [(7, "7"), ("Zoë|1", "Zoë|1"), ("x" * 100, "x" * 100)])
     def test_is_what_the_function_returns_of_the_arguments(self, account: Any, key: str) -> None:
         @job(concurrency_limit=1, concurrency_key=lambda account, **_: account)
         def sync(account: object) -> None: ...
 
-        assert key_of(sync.definition, [account]) == key
+        assert key_of(sync.definition, {"class": "sync", "args": [account]}) == key
 
     def test_a_long_one_is_shortened_to_its_digest(self) -> None:
         @job(concurrency_limit=1, concurrency_key=lambda text: text)
         def sync(text: str) -> None: ...
 
-        keys = {key_of(sync.definition, ["x" * length]) for length in (101, 102)}
+        keys = {key_of(sync.definition, {"class": "sync", "args": ["x" * length]}) for length in (101, 102)}
         assert {len(key) for key in keys} == {40}
         assert len(keys) == 2
 
@@ -69,7 +70,10 @@ class TestKey:
         @job(concurrency_limit=1, concurrency_key=lambda text: text)
         def sync(text: str) -> None: ...
 
-        keys = {key_of(sync.definition, [text]) for text in ("\ud800", "\ud801", "\ud800" + "x" * 200)}
+        keys = {
+            key_of(sync.definition, {"class": "sync", "args": [text]})
+            for text in ("\ud800", "\ud801", "\ud800" + "x" * 200)
+        }
         assert len(keys) == 3
         assert all(key.isascii() for key in keys)
 
@@ -80,7 +84,7 @@ class TestKey:
         def sync(text: str) -> None: ...
 
         texts = ["x:parked", "x:turns", "x:places"]
-        keys = {key_of(sync.definition, [text]) for text in texts}
+        keys = {key_of(sync.definition, {"class": "sync", "args": [text]}) for text in texts}
         assert len(keys) == len(texts)
         assert not any(":" in key for key in keys)
 
@@ -88,7 +92,7 @@ class TestKey:
         @job(concurrency_limit=1, concurrency_key=lambda: None)
         def sync() -> None: ...
 
-        assert key_of(sync.definition, []) is None
+        assert key_of(sync.definition, {"class": "sync", "args": []}) is None
 
     @pytest.mark.parametrize("answer", ["", True, 2.5, ["a"]])
     def test_another_answer_is_refused(self, answer: object) -> None:
@@ -96,7 +100,7 @@ class TestKey:
         def sync() -> None: ...
 
         with pytest.raises(UsageError, match="sync"):
-            key_of(sync.definition, [])
+            key_of(sync.definition, {"class": "sync", "args": []})
 
     def test_of_a_job_of_rails_the_arguments_in_its_envelope_count(self, registry: Registry) -> None:
         @job(name="SyncJob", active_job=True, concurrency_limit=1, concurrency_key=lambda account, *, region: region)
@@ -107,7 +111,8 @@ class TestKey:
         envelope = sync.definition.enveloping({"queue": "default"}, 0.0)[2](
             sync.definition.positional((7,), {"region": "eu"})
         )
-        assert key_of(definition, envelope) == "eu"
+        assert key_of(definition, {"class": WRAPPER, "args": envelope}) == "eu"
+        assert key_of(sync.definition, {"class": WRAPPER, "args": envelope}) == "eu"  # as at its end
 
 
 def test_only_jobs_that_declare_a_limit_use_it() -> None:

@@ -60,24 +60,26 @@ class Waiter:
         self, transport: Transport, names: Iterable[str], ident: str, timeout: float | None, report: Report
     ) -> Problems:
         """Wait until the roll with this id has ended everywhere; return the failures by cluster name."""
+        report_new = _once(report)
         return self._wait(
             transport,
             names,
             timeout,
             lambda status: _check_rolled(status, ident),
-            lambda statuses: _report_rolled(statuses, ident, report),
+            lambda statuses: _report_rolled(statuses, ident, report_new),
         )
 
     def until_reloaded(
         self, transport: Transport, names: Iterable[str], ident: str, timeout: float | None, report: Report
     ) -> Problems:
         """Wait until the reload with this id has ended everywhere; return the failures by cluster name."""
+        report_new = _once(report)
         return self._wait(
             transport,
             names,
             timeout,
             lambda status: _check_reloaded(status, ident),
-            lambda statuses: _report_held_up(statuses, report),
+            lambda statuses: _report_held_up(statuses, report_new),
         )
 
     def _wait(
@@ -111,6 +113,18 @@ class Waiter:
             if pending:
                 self.pause(POLL_SECONDS)
         return problems
+
+
+def _once(report: Report) -> Report:
+    """Return a report that leaves out lines which were reported before: those of several clusters take turns."""
+    said = set[str]()
+
+    def report_new(line: str) -> None:
+        if line not in said:
+            said.add(line)
+            report(line)
+
+    return report_new
 
 
 class PersistentProblems:

@@ -134,6 +134,19 @@ class TestRolled:
         assert await_roll(script) == {NAME: "is gone"}
         assert script.took < MIN_PROBLEM_SECONDS + 3
 
+    def test_several_clusters_report_each_step_once(self) -> None:
+        lines: list[str] = []
+
+        class Two(Script):
+            def statuses(self) -> Mapping[str, ClusterStatus]:
+                return dict.fromkeys(("a", "b"), *super().statuses().values())
+
+        script = Two(*[roll("rolling")] * 3, roll("done"))
+        problems = script.waiter().until_rolled(script, ["a", "b"], "mine", None, lines.append)
+
+        assert problems == {}
+        assert lines == [f"{name}: 1 of 2 workers replaced" for name in ("a", "b")]
+
     def test_another_roll_is_not_ours(self) -> None:
         assert await_roll(Script(roll("done", ident="theirs"))) == {
             NAME: "reports another roll, theirs, which has replaced this one"

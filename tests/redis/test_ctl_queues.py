@@ -69,6 +69,16 @@ class TestQueues:
         assert kiqctl.ask("queues", "list")["queues"][0]["listeners"] == []
         assert "nobody" in kiqctl("queues", "list").stdout
 
+    def test_the_listeners_of_a_large_fleet_fill_no_screen(self, kiqctl: Kiqctl, store: Store) -> None:
+        for number in range(30):
+            publish(store, f"app-1:{number}:{'a' * 12}", queues=["new"])
+
+        table = kiqctl("queues", "list").stdout
+
+        assert "and 20 more" in table
+        assert max(map(len, table.splitlines())) < 200
+        assert len(kiqctl.ask("queues", "list")["queues"][0]["listeners"]) == 30
+
     def test_no_queue_at_all_is_no_failure(self, kiqctl: Kiqctl) -> None:
         assert kiqctl("queues").exit_code == 0
         assert kiqctl("queues", "latency", "--warn", "1").exit_code == 0

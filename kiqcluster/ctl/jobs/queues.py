@@ -23,7 +23,7 @@ from kiqcluster.ctl.text.options import (
 )
 from kiqcluster.ctl.text.pager import DefaultListGroup
 from kiqcluster.ctl.text.rows import WRONG_TYPE, size_and_latency
-from kiqcluster.ctl.text.tables import clean, format_duration, number_column, pluralize, text_column
+from kiqcluster.ctl.text.tables import clean, format_duration, format_number, number_column, pluralize, text_column
 from kiqcluster.errors import ExitCode
 from kiqcluster.store import Store
 from kiqcluster.store.shard_moves import staged_counts
@@ -31,6 +31,7 @@ from kiqcluster.store.shard_moves import staged_counts
 __all__ = ["queues"]
 
 NOTHING_DONE = "; nothing was done"
+MAX_LISTENERS = 10  # in a row of the table; --json has all
 COLUMNS = (
     text_column("QUEUE", 12),
     number_column("SIZE"),
@@ -115,7 +116,8 @@ def _row(queue: QueueSummary, identities: Sequence[str]) -> tuple[str, ...]:
         identity.rpartition(":")[0] or identity for identity in identities
     ]  # without the nonce, which says nothing
     state = WRONG_TYPE if queue.error is not None else "paused" if queue.is_paused else ""
-    return queue.name, *size_and_latency(queue), state, ", ".join(names) or "nobody"
+    more = f" and {format_number(len(names) - MAX_LISTENERS)} more" if len(names) > MAX_LISTENERS else ""
+    return queue.name, *size_and_latency(queue), state, (", ".join(names[:MAX_LISTENERS]) or "nobody") + more
 
 
 @queues.command(context_settings=CONTEXT_SETTINGS)

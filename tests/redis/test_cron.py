@@ -21,7 +21,7 @@ from kiqcluster.process.runtime import Push, Runtime, Setup
 from kiqcluster.sidekiq.cron_entries import CronEntry, parse_entries
 from kiqcluster.store import Store
 from kiqcluster.store.cron import CronRow, write
-from kiqcluster.worker.maintenance.cron_ticks import CronTicks
+from kiqcluster.worker.maintenance.cron_ticks import RETRY_SECONDS, CronTicks
 from tests.kit import TIMEOUT_SECONDS, ManualClock, RedisServer
 from tests.redis.kiqctl import Kiqctl
 
@@ -289,3 +289,27 @@ def test_enqueue_now_says_which_job_holds_the_lock(store: Store, setup: Setup, k
     document = kiqctl.ask("cron", "enqueue", "nightly")
     assert (document["jid"], document["lock_held_by"]) == (None, first.jid)
     assert store.call("LLEN", "queue:reports") == 1
+
+
+def test_a_refusal_of_redis_is_reported_once_and_the_tick_waits(
+    store: Store, setup: Setup, registry: Registry, clock: ManualClock, now: float
+) -> None:
+    said: list[str] = []
+    errors: list[Exception] = []
+    setup.error_handlers.append(lambda error, context: errors.append(error))
+    runtime = runtime_of(store, setup, clock)
+    runtime.events.listen(lambda event, fields: said.append(event))
+    ticks = CronTicks(runtime, registry, JobMetrics(1, list))
+    for name in ("a", "b"):
+        put(store, {}, now - now % 60, name)
+    store.call("SET", store.keys.queue("q"), "no list")
+
+    for _ in range(3):
+        ticks.move(now)
+        clock.time += RETRY_SECONDS + 1
+
+    assert said.count("redis_refused") == 1
+    assert errors == []
+    store.call("DEL", store.keys.queue("q"))
+    ticks.move(now)
+    assert len(jobs(store)) == 2

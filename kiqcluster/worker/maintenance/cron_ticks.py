@@ -21,13 +21,14 @@ from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.client.client import Client
 from kiqcluster.client.cron_jobs import prepared
 from kiqcluster.client.writes import write_each
-from kiqcluster.errors import UsageError, as_exception
+from kiqcluster.errors import RedisRefused, UsageError, as_exception
 from kiqcluster.features.cron import Step, plan
 from kiqcluster.process.boundary.calls import guarded
 from kiqcluster.process.delivery import Ready
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.sidekiq.cron_entries import CronEntry
+from kiqcluster.store import is_outage
 from kiqcluster.store.cron import DueTick, read_ticks, skip_ticks
 from kiqcluster.worker.maintenance.poller import Moved
 
@@ -62,6 +63,7 @@ class CronTicks:
         self._application = runtime.config.known_cron_application()
         self._client = Client(runtime.store, runtime.setup)
         self._entries: dict[str, tuple[bytes, CronEntry]] = {}  # id → as Redis holds it, and decoded
+        self._refused: dict[str, str] = {}  # entry whose latest push Redis has refused → the words of that
         self._waiting: dict[str, float] = {}  # entry that could not be enqueued → monotonic second of the next try
 
     def move(self, now: float) -> Moved:
@@ -151,12 +153,24 @@ class CronTicks:
         results = write_each(self._runtime.store, [job.ready for job in jobs])
         for job, result in zip(jobs, results, strict=True):
             if isinstance(result, Exception):
-                self._runtime.trouble("cron", result)
+                self._report(job.id, result)
                 self._wait(job.id)
-            elif result is None or result.row.operation != "tick":
+                continue
+            self._refused.pop(job.id, None)
+            if result is None or result.row.operation != "tick":
                 taken += 1
                 self._metrics.count_cron(max(0.0, now - (job.step.at or now)), is_refused=result is not None)
         return taken
+
+    def _report(self, identifier: str, error: Exception) -> None:
+        """Report why a job was not pushed; a refusal of Redis (memory, an ACL) once, not at each try of each entry."""
+        if not isinstance(error, RedisRefused) or is_outage(error):
+            self._runtime.trouble("cron", error)
+            return
+        words = str(error)
+        if words not in self._refused.values():
+            self._runtime.events.emit("redis_refused", operation="the push of a cron job", error=words)
+        self._refused[identifier] = words
 
     def _wait(self, identifier: str) -> None:
         self._waiting[identifier] = self._runtime.clock.monotonic() + RETRY_SECONDS

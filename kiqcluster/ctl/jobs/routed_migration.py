@@ -32,6 +32,7 @@ from kiqcluster.ctl.text.options import Output, confirm
 from kiqcluster.ctl.text.tables import clean, format_number, number_column, pluralize, text_column
 from kiqcluster.errors import ExitCode, RedisRefused, StoreError, UsageError
 from kiqcluster.process.runtime import current_setup
+from kiqcluster.sidekiq.payload import task_of
 from kiqcluster.store import Store
 from kiqcluster.store.shard_moves import ShardMove, staged_counts
 from kiqcluster.store.shards import address_of, shard_name
@@ -97,11 +98,12 @@ class Place(Protocol):
 class RoutedMigration:
     """Moves jobs to where they are routed, place by place; each place is looked through once.
 
-    moved: how many, by the name of the place and the target.
+    moved: how many, by the name of the place and the target.  left: how many were not, since their task is here.
     """
 
     def __init__(self, store: Store, jobs: RoutedJobs, places: Sequence[str]) -> None:
         self.moved: Counter[tuple[str, Target]] = Counter()
+        self.left = 0
         self._store = store
         self._jobs = jobs
         self._places = places
@@ -125,6 +127,7 @@ class RoutedMigration:
 
     def count(self, output: Output) -> Counter[tuple[str, Target]]:
         """Return how many jobs would move."""
+        self.left = 0
         found: Counter[tuple[str, Target]] = Counter()
         for shard, count in staged_counts(self._store).items():
             found[ON_THE_WAY, Target("", shard_name(shard))] = count
@@ -149,10 +152,18 @@ class RoutedMigration:
 
     def _is_selected(self, job: JobRecord) -> bool:
         """Return whether a job is to go; bytes that are no JSON object name no class."""
-        return self._jobs.target_of(job) is not None
+        return self._target_of(job) is not None
+
+    def _target_of(self, job: JobRecord) -> Target | None:
+        """Return where a job is to go.  Of a task, none goes to another shard: the task could not hear of its end."""
+        target = self._jobs.target_of(job)
+        if target is None or target.shard == self._jobs.shard or task_of(job.payload) is None:
+            return target
+        self.left += 1
+        return None
 
     def _is_counted(self, found: Counter[tuple[str, Target]], place: str, job: JobRecord) -> bool:
-        if (target := self._jobs.target_of(job)) is not None:
+        if (target := self._target_of(job)) is not None:
             found[place, target] += 1
         return target is not None
 
@@ -219,10 +230,12 @@ def migrate_routed(migration: RoutedMigration, output: Output, *, dry_run: bool,
             rows = [(place, _in_words(to), format_number(count)) for (place, to), count in found.items()]
             output.table(ROUTED_COLUMNS, rows, indent=0)
             output.info(f"would move {pluralize(total, 'job')} to where their classes are routed")
+            _said_of_left(output, migration.left)
             output.document({"action": "migrate", "dry_run": True, "found": total, "moves": _as_json(found)})
             return ExitCode.STOPPED
         if total:
             confirm(output, f"move {pluralize(total, 'job')} to where their classes are routed", yes=False)
+    migration.left = 0
     whole = BulkResult()
     whole.found = whole.done = migration.finish_earlier()
     for _, task in migration.tasks():
@@ -233,7 +246,20 @@ def migrate_routed(migration: RoutedMigration, output: Output, *, dry_run: bool,
         if count:
             output.info(f"{clean(place)} to {_in_words(to)}: {format_number(count)}")
     document = {"action": "migrate", "dry_run": False, "moves": _as_json(migration.moved)}
-    return report(output, whole, "moved", ("job", "jobs"), document)
+    problem = _said_of_left(output, migration.left)
+    return report(output, whole, "moved", ("job", "jobs"), document, problem=problem)
+
+
+def _said_of_left(output: Output, count: int) -> str:
+    """Report the jobs that stay because of their task; return the words, "" for none."""
+    if not count:
+        return ""
+    words = (
+        f"{pluralize(count, 'job of a task was', 'jobs of tasks were')} left: their class has another shard, but a "
+        "task and its jobs are in one; let a worker of this shard run their queues until the tasks have ended"
+    )
+    output.error(words)
+    return words
 
 
 def _in_words(to: Target) -> str:

@@ -603,6 +603,8 @@ class TestFailures:
             ["quiet", "--lease", "soon"],
             ["quiet", "--lease", "-5"],
             ["quiet", "--timeout", "5m"],
+            ["quiet", "--wait", "--timeout", "5m", "--lease", "4m"],
+            ["deploy", "begin", "--wait", "--timeout", "16m"],
             ["roll", "--timeout", "5m"],
             ["reload", "--timeout", "5m"],
             ["roll", "--identity", "app-1:1:a"],

@@ -141,7 +141,7 @@ def begin(
       kiqctl deploy begin
       kiqctl deploy begin --lease 30m --wait --label 'v42'
     """
-    check_timeout(timeout, wait=wait)
+    check_timeout(timeout, wait=wait, lease=lease)
     store, *others = stores
     lock = DeployLock(store, owner, others)
     state = lock.take(lease or MAX_LOCK_SECONDS, force=force)

@@ -101,7 +101,7 @@ def quiet(
       kiqctl quiet --host app-1 --json
       kiqctl quiet --socket /run/kiqcluster.sock      while Redis is away
     """
-    check_timeout(timeout, wait=wait)
+    check_timeout(timeout, wait=wait, lease=lease)
     order = new_message("quiet", lease)
     answers = transport.send(order)
     problems = Waiter().until_drained(transport, accepted(answers), timeout, output.info) if wait else {}

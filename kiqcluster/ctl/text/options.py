@@ -19,7 +19,7 @@ from kiqcluster.ctl.text.tables import Column, ascii_only, clean, json_line, tab
 from kiqcluster.errors import KiqError, StoreError, UsageError
 from kiqcluster.process import config_sources
 from kiqcluster.process.config import Config, has_colours
-from kiqcluster.process.durations import parse_duration
+from kiqcluster.process.durations import parse_duration, show_duration
 from kiqcluster.process.runtime import Setup, using_setup
 from kiqcluster.store import Store, is_outage
 from kiqcluster.store.shards import address_of, same_redis, shard_name
@@ -248,10 +248,15 @@ def timeout_option(text: str) -> Callable[[F], F]:
     return click.option("--timeout", type=DURATION, help=text)
 
 
-def check_timeout(timeout: float | None, *, wait: bool) -> None:
-    """Raise UsageError for a --timeout without --wait."""
+def check_timeout(timeout: float | None, *, wait: bool, lease: float | None = None) -> None:
+    """Raise UsageError for a --timeout without --wait, or beyond the --lease.  lease: seconds, 0 for no end."""
     if timeout is not None and not wait:
         raise UsageError("--timeout goes with --wait")
+    if timeout is not None and lease and timeout > lease:
+        raise UsageError(
+            f"the quiet would end after {show_duration(lease)}, and --wait lasts up to {show_duration(timeout)}: "
+            "workers would fetch again meanwhile; give a longer --lease"
+        )
 
 
 ADDRESS_SETTINGS = frozenset({"redis", "embedded", "environment"})  # the settings that say where Redis is

@@ -378,6 +378,19 @@ def test_a_process_that_others_recovered_goes_on_under_a_new_identity(bench: Ben
     assert bench.rejoined == [bench.fetch.member.identity]
 
 
+def test_a_redis_without_its_data_takes_no_outcome_and_work_goes_on(bench: Bench) -> None:
+    bench.push("a")
+    unit = bench.next()
+    bench.store.call("FLUSHDB")
+    bench.push("b")
+
+    following = bench.next(Settlement(unit, Retry(b"a, retried", 1.0)))
+
+    assert following.payload == b"b"
+    assert "worker_fenced" in bench.events
+    assert bench.store.call("ZCARD", bench.store.keys.retry) == 0
+
+
 def test_after_a_lost_reply_nothing_is_lost_and_nothing_is_held_twice(bench: Bench, redis_server: RedisServer) -> None:
     impatient = bench.fetch._connection
     impatient._timeout = 0.2

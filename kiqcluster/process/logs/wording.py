@@ -49,7 +49,8 @@ WORDING: dict[str, tuple[int, str]] = {
     "worker_orphaned": (logging.WARNING, "the supervisor is gone: finishing running jobs, then leaving"),
     "worker_fenced": (
         logging.WARNING,
-        "others have recovered the jobs of {old}, which was silent for too long; going on as {new}",
+        "{old} is no longer known in Redis: it was silent for too long and others have recovered its jobs, or Redis "
+        "has lost its data; going on as {new}",
     ),
     "redis_lost": (logging.WARNING, "Redis is away ({error}); running jobs go on, outcomes are kept until it is back"),
     "redis_awaited": (logging.WARNING, "waiting for Redis: {error}. REDIS_URL or --redis says where it is"),

@@ -218,6 +218,8 @@ def test_redis_away_at_boot_is_said_and_so_is_its_return(stage: Stage) -> None:
 def test_a_stop_beside_a_hung_server_leaves_within_its_grace(stage: Stage) -> None:
     cluster = stage.run_cluster("default", "-t", "1")
     cluster.wait_ready()
+    # It has no question open whose lost answer might hold jobs.
+    wait_until(lambda: b" cmd=blmove " in stage.store.call("CLIENT", "LIST"), "the worker to have found nothing")
 
     with stage.redis.stalled():
         assert cluster.stop() == 0

@@ -181,7 +181,7 @@ RULES: dict[str, tuple[Sequence[str], str, str, str]] = {
     ),
     "parking looks for room": (
         ["SETTLE"],
-        "fill(key, limit_in_force(key, arguments[2], arguments[3]))",
+        "fill(key, limit_in_force(key, arguments[2], arguments[3]) or 0)",
         "",
         "stranded",
     ),

@@ -59,12 +59,12 @@ class TestInline:
 
     def test_an_async_job_has_one_too(self) -> None:
         @job(result_ttl=60)
-        async def double(number: int) -> int:
+        async def doubled(number: int) -> int:
             return 2 * number
 
         async def test() -> int:
             with inline():
-                handle = await double.aenqueue(4)
+                handle = await doubled.aenqueue(4)
                 assert handle is not None
                 return await handle.aresult()
 

@@ -71,16 +71,20 @@ class ProcessReader:
 
 @dataclass(slots=True)
 class ExitedTotals:
-    """Totals of the dead children of a slot."""
+    """Totals of the dead children of a slot.
 
-    cpu: float = 0.0
+    Whole microseconds: a sum of floats depends on the order, and a counter that falls by its last digit was reset, for
+    Prometheus.
+    """
+
+    cpu_us: int = 0
     round_trips: int = 0
-    round_trip_seconds: float = 0.0
+    round_trips_us: int = 0
 
     def add(self, child: Child, usage: Usage) -> None:
-        self.cpu += max(usage.cpu, child.ending.cpu)  # of a dead one the kernel tells the whole
+        self.cpu_us += round(1e6 * max(usage.cpu, child.ending.cpu))  # of a dead one the kernel tells the whole
         self.round_trips += child.beat.round_trips
-        self.round_trip_seconds += child.beat.round_trip_seconds
+        self.round_trips_us += round(1e6 * child.beat.round_trip_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +163,7 @@ SLOT_COUNTERS: tuple[tuple[str, str, Callable[[SlotSnapshot], float | None]], ..
     (
         "kiqcluster_child_cpu_seconds",
         "CPU seconds of the slot's processes",
-        lambda view: view.counted.cpu,
+        lambda view: view.counted.cpu_us / 1e6,
     ),
     (
         "kiqcluster_fetch_round_trips",
@@ -169,7 +173,7 @@ SLOT_COUNTERS: tuple[tuple[str, str, Callable[[SlotSnapshot], float | None]], ..
     (
         "kiqcluster_fetch_round_trip_seconds",
         "Seconds that these round trips took",
-        lambda view: view.counted.round_trip_seconds,
+        lambda view: view.counted.round_trips_us / 1e6,
     ),
 )
 

@@ -137,6 +137,20 @@ class TestProcesses:
         assert stage.of_slot("fetch_round_trips_total") == 7
         assert stage.of_slot("fetch_round_trip_seconds_total") == 0.75
 
+    def test_no_counter_falls_by_the_order_in_which_children_end(self, stage: Stage) -> None:
+        slot = stage.state.slots[0]
+        children = [stage.child(UNUSED_PID + number) for number in range(3)]
+        for child, seconds in zip(children, (0.3, 0.2, 0.1), strict=True):
+            child.ending.cpu = child.beat.round_trip_seconds = seconds
+        slot.child, slot.leaving = children[0], children[1:]
+        before = stage.of_slot("child_cpu_seconds_total"), stage.of_slot("fetch_round_trip_seconds_total")
+
+        for child in children[:0:-1]:
+            slot.leaving.remove(child)
+            stage.own.on_child_exit(slot, child)
+
+        assert before == (stage.of_slot("child_cpu_seconds_total"), stage.of_slot("fetch_round_trip_seconds_total"))
+
     def test_what_a_process_used_after_the_last_look_counts_once_it_is_dead(self, stage: Stage) -> None:
         burns = f"try: input()\nexcept EOFError: pass\nimport time\nwhile time.process_time() < {CPU_SECONDS}: pass"
         process = subprocess.Popen([sys.executable, "-c", burns], stdin=subprocess.PIPE)

@@ -520,6 +520,8 @@ class Execution:
         changes = {} if verdict is None or not verdict.reason else refusal(payload, verdict)
         if verdict is not None and verdict.reason == DEFERRED_BY_RATE_LIMIT:
             self._report.tally(definition.name, unit.queue).count("rate_limited")
+        if verdict is not None and verdict.action == "defer" and verdict.reason:
+            self._report.report_deferred(definition.name, verdict.seconds, verdict.reason)
         entry = entry_for_ruby(unit.payload, changes, unit.queue, TRANSIENT_KEYS)
         return decide(Facts(ending=Ending.NOT_ADMITTED, now=now, raw=unit.payload, entry=entry, verdict=verdict))
 

@@ -44,6 +44,7 @@ STATUS_OF_EVENT = {
     "job_deferred": "deferred",
     "job_parked": "concurrency_limit",
 }
+DEFERRED_BY = {"health_signal": "database_health_check"}  # in `job_deferred_by`: GitLab's word; others are the same
 # Keys of jobs that have run or waited before: their time in the schedule is not that of this run.
 KEYS_OF_LATER_RUNS = frozenset({"retry_count", "deferred_count", "interrupted_count"})
 
@@ -104,9 +105,12 @@ class JobLines:
         if self._is_ended:
             return
         if isinstance(outcome, Deferred):
-            reason = ruby_json.decode(outcome.payload).get("deferred_by") or "it gave way"
+            reason = str(ruby_json.decode(outcome.payload).get("deferred_by") or "it gave way")
             self.emit(
-                "job_deferred", reason=str(reason), seconds=round(outcome.at - self._clock.now(), SECONDS_DECIMALS)
+                "job_deferred",
+                reason=reason,
+                seconds=round(outcome.at - self._clock.now(), SECONDS_DECIMALS),
+                job_deferred_by=DEFERRED_BY.get(reason, reason),
             )
         elif isinstance(outcome, Parked):
             self.emit("job_parked", limit=outcome.name or outcome.key)

@@ -61,6 +61,7 @@ class RunReport:
         is_wanted = runtime.config.job_log != "off" and runtime.events.is_heard("job_done")
         self._log_done = done if is_wanted else None
         self._on_due = on_due
+        self._once = runtime.setup.once
         self._cpu = 0.0  # this thread's CPU seconds, as last read
         self.cpu_due = 0.0
 
@@ -93,6 +94,14 @@ class RunReport:
             tally.add(outcome, elapsed, waited, was_retried="retry_count" in payload, used=used)
         if self.lines is not None:
             self.lines.release()
+
+    def report_deferred(self, name: str, seconds: float, reason: str) -> None:
+        """Log that a job is deferred, once a minute for its class: it may be deferred by the thousand.
+
+        Where `job_log` is full, each deferral has its line anyway.
+        """
+        if self.lines is None and self._once.may(f"job_deferred {name}"):
+            self.emit("job_deferred", seconds=seconds, reason=reason)
 
     def count_timed_out(self, run: JobRun, name: str) -> None:
         """Count a run that took longer than its `timeout`."""

@@ -123,6 +123,18 @@ class TestLines:
         said = fields_of(full, "job_deferred")
         assert (said["reason"], said["seconds"]) == ("rate_limit", pytest.approx(5.0))
 
+    @pytest.mark.parametrize(
+        ("reason", "by"), [("health_signal", "database_health_check"), ("feature_flag", "feature_flag")]
+    )
+    def test_a_deferral_has_gitlabs_reason_besides(self, full: Worker, reason: str, by: str) -> None:
+        job(name="sync")(lambda: None)
+        full.play(Feature(BeginVerdict("defer", 5.0, reason=reason)))
+
+        full.run("sync")
+
+        said = fields_of(full, "job_deferred")
+        assert (said["reason"], said["job_deferred_by"]) == (reason, by)
+
     def test_of_an_unknown_class_there_is_one_line(self, full: Worker) -> None:
         full.run("Newcomer", 7, "secret")
 
@@ -142,6 +154,26 @@ class TestLines:
         full.run("sync", 3)
 
         assert [fields["args"] for _, fields in full.events] == [[1], [1], [2], [3], [3]]
+
+
+class TestDeferralsInTheDefaultLog:
+    def test_they_have_a_line_a_minute_for_each_class(self, setup: Setup, registry: Registry) -> None:
+        for name in ("sync", "mail"):
+            job(name=name)(lambda: None)
+        worker = Worker(setup, registry, Config())
+        worker.play(Feature(BeginVerdict("defer", 5.0, reason="feature_flag")))
+
+        for name in ("sync", "sync", "mail", "sync"):
+            worker.run(name)
+
+        assert worker.events == [("job_deferred", {"seconds": 5.0, "reason": "feature_flag"})] * 2
+
+    def test_a_job_of_an_unknown_class_has_its_one_line(self, setup: Setup, registry: Registry) -> None:
+        worker = Worker(setup, registry, Config())
+
+        worker.run("Newcomer")
+
+        assert [event for event, _ in worker.events] == ["job_failed"]
 
 
 class TestFields:

@@ -55,6 +55,8 @@ class OrderHandler(ProcessObserver):
     def on_action(self, action: str, name: str) -> None:
         """Do what a signal asks for.  action: see signals.py.  name: of the signal."""
         match action:
+            case "stop" if name == "SIGINT" and self._had_terminal and self._state.is_stopping:
+                self.stop(name, 0.0)  # Ctrl-C for the second time: whoever sits there does not want to wait
             case "stop":
                 self.stop(name, self._processes.config.timeout)
             case "stop_now":

@@ -39,6 +39,7 @@ from kiqcluster.sidekiq.payload import ENCRYPT, Payload, seconds
 try:
     import sentry_sdk
     from sentry_sdk.crons import capture_checkin
+    from sentry_sdk.integrations.logging import ignore_logger
     from sentry_sdk.scope import (
         Scope,
         add_global_event_processor,
@@ -63,6 +64,7 @@ FLUSH_TIMEOUT_SECONDS = 2.0  # for the last events; a part of the supervisor's g
 MAX_SLUG_CHARACTERS = 50  # of a monitor, by Sentry
 CRONTAB_FIELDS = 5  # that Sentry reads; it knows macros too
 OWN_FILES = str(Path(__file__).parents[1]) + "/"  # a module that was started by -m has the name __main__
+LOGGERS_OF_TASKS = ("django.tasks", "django_tasks")  # by which Django and its backport log tasks that have failed
 SUPPRESS = SuppressErrors("sentry")
 
 
@@ -85,6 +87,7 @@ def instrument(
     setup.death_handlers.append(reports.on_death)
     add_global_event_processor(_process_event)
     if _end not in setup.hooks.of("exit"):
+        setup.hooks.on("startup")(_begin)
         setup.hooks.on("exit")(_end)
 
 
@@ -222,6 +225,15 @@ class ProcessSpans:
                     begun.transaction.set_status("aborted")
                     begun.transaction.finish()
         sentry_sdk.flush(FLUSH_TIMEOUT_SECONDS)
+
+
+def _begin() -> None:
+    """Handler of `startup`: in a worker, Django's log line would report the error of a task first, without the job.
+
+    The SDK reports an error once, and the report of the job would not be sent.
+    """
+    for name in LOGGERS_OF_TASKS:
+        ignore_logger(name)
 
 
 def _end() -> None:

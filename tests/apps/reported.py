@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 
 import sentry_sdk
@@ -20,6 +21,17 @@ sentry.instrument()
 def failing(number: int) -> None:
     note("failing", number)
     raise ValueError(f"on purpose {number}")
+
+
+def log_as_django(_payload: object, error: BaseException) -> None:
+    """Log the end of a task as Django does, before the error handlers of the job are called."""
+    logging.getLogger("django_tasks").error("Task failed", exc_info=error)
+
+
+@job(retry=0, retries_exhausted=log_as_django)
+def failing_as_task() -> None:
+    note("failing as task")
+    raise ValueError("on purpose, of a task")
 
 
 @job(retry=False)

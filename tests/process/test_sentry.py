@@ -63,6 +63,18 @@ def collector() -> Iterator[Collector]:
         thread.join()
 
 
+def test_the_error_of_a_django_task_is_reported_once_and_with_its_job(stage: Stage, collector: Collector) -> None:
+    cluster = stage.run_cluster("default", "-c", "1", app=APP, KIQ_SENTRY=collector.dsn)
+    jid = stage.push("failing_as_task", retry=0)
+    stage.wait_noted("failing as task")
+
+    assert cluster.stop() == 0
+
+    (event,) = collector.of("event")
+    assert event["tags"]["jid"] == jid
+    assert event["contexts"]["job"]["class"] == "failing_as_task"
+
+
 @pytest.mark.parametrize(
     "more", [(), pytest.param(("--preload",), marks=pytest.mark.full)], ids=["each loads it", "preload"]
 )

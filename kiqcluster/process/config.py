@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypedDict, get_args
-from urllib.parse import urlsplit
 
 from kiqcluster.errors import UsageError
 from kiqcluster.sidekiq.cron_entries import CronEntry
@@ -333,10 +332,7 @@ def check(config: Config, *, knows_shards: bool = True) -> None:
     _check_queues(config.queues)
     parse_listen(config.listen)
     check_address(config.known_redis())
-    _check_database(config.known_redis())
     parse_keys(config.encryption_keys)
-    for shard in config.shards:
-        _check_database(shard.redis)
     if knows_shards:
         _check_shards(config)
 
@@ -442,16 +438,6 @@ def _check_shards(config: Config) -> None:
     named = [each.shard for each in config.groups if isinstance(each, GroupSetting)]
     for name in (*named, config.shard or ""):
         check_shard(name, config.shards)
-
-
-def _check_database(address: str) -> None:
-    """Raise UsageError for a path that is not a number: redis-py would silently use database 0."""
-    place = urlsplit(address)
-    path = place.path.strip("/")
-    if place.scheme in ("redis", "rediss") and path and not (path.isascii() and path.isdigit()):
-        raise UsageError(
-            f"{masked(address)!r} is not a Redis address: the path is the number of the database; write redis://HOST:PORT/0"
-        )
 
 
 def parse_listen(address: str) -> tuple[str, int] | str | None:

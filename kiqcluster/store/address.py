@@ -13,10 +13,10 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from redis.connection import Connection as TcpConnection
-from redis.connection import SSLConnection, parse_url
+from redis.connection import SSLConnection, UnixDomainSocketConnection, parse_url
 from redis.exceptions import RedisError
 
 from kiqcluster.errors import RedisUnavailable, ReplyLost, UsageError
@@ -52,6 +52,7 @@ SENTINEL_ADDRESS = re.compile(
     r"(?P<scheme>rediss?)\+sentinel://((?P<login>[^/?#]*)@)?(?P<hosts>[^/?#@]+)"
     r"/(?P<service>[^/?#]+)(/(?P<db>[0-9]*))?(\?(?P<options>.*))?"
 )
+DATABASE = re.compile(r"(/([0-9]+/?)?)?")  # path of redis:// and rediss://
 HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[^:\[\]\s]+)(:(?P<port>[0-9]+))?")
 
 
@@ -130,7 +131,17 @@ def _parsed(address: str) -> Node:
         if "ort" in str(error):  # the message quotes the port, which is the start of a password with a / in it
             raise ValueError(f"its port is not a number up to 65535; {ESCAPE_HELP}") from None
         raise
+    _check_database(address, node)
     return node
+
+
+def _check_database(address: str, node: Node) -> None:
+    """Raise ValueError unless the database is one number: redis-py reads another path as 0, and /1/2 as 12."""
+    is_path = node.get("connection_class") is not UnixDomainSocketConnection
+    if is_path and not DATABASE.fullmatch(urlsplit(address).path):
+        raise ValueError(f"the path is the number of the database, as in redis://HOST:PORT/1; {ESCAPE_HELP}")
+    if node.get("db", 0) < 0:
+        raise ValueError("the number of the database is negative")
 
 
 def _check_options(node: Node) -> None:

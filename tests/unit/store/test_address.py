@@ -97,6 +97,23 @@ def test_an_address_that_is_none_is_refused_with_the_forms_that_work(address: st
         parse_address(address)
 
 
+@pytest.mark.parametrize(
+    "path", ["/jobs", "/1/2", "/1/jobs", "/1,", "/1;2", "/-1", "/+1", "/1_0", "/1%20", "/١", "//1", "?db=-1"]
+)
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+def test_an_address_whose_database_is_not_one_number_is_refused(scheme: str, path: str) -> None:
+    with pytest.raises(UsageError, match="number of the database"):
+        parse_address(f"{scheme}://host:6379{path}")
+
+
+@pytest.mark.parametrize("path", ["", "/", "/0", "/12", "/?db=12", "?db=12"])
+def test_an_address_with_one_number_or_none_names_that_database(path: str) -> None:
+    node = parse_address(f"redis://host{path}")
+
+    assert isinstance(node, dict)
+    assert node.get("db", 0) == (12 if "12" in path else 0)
+
+
 SENTINELS = [
     ("redis+sentinel://a:1,b/jobs/2", (("a", 1), ("b", 26_379)), "jobs", {}, {"db": 2}),
     ("redis+sentinel://[::1]:5,10.0.0.1:6/a%20b", (("::1", 5), ("10.0.0.1", 6)), "a b", {}, {"db": 0}),

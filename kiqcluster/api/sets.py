@@ -366,7 +366,7 @@ class DeadSet(JobSet):
         if isinstance(job, bytes):
             raw = job
         else:
-            check_storable(job, "job")  # infinity and NaN would become null
+            check_storable(job, "job", may_be_deep=True)  # infinity and NaN would become null
             raw = entry_for_ruby(ruby_json.encode(dict(job)), {}, DEFAULT_QUEUE)
         self._store.call("ZADD", self._key, repr(now), raw)
         trim_dead(self._store, now, dead_set_limits())

@@ -14,6 +14,7 @@ Source: sidekiq job_util.rb, api.rb; the traps in tests/unit/sidekiq/test_payloa
 from __future__ import annotations
 
 import base64
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from math import isfinite
@@ -191,12 +192,13 @@ def check_arguments(arguments: object, complain: Callable[[InvalidArguments], No
             _check(value, f"args[{index}]", 2, complain)
 
 
-def check_storable(value: object, path: str) -> None:
+def check_storable(value: object, path: str, *, may_be_deep: bool = False) -> None:
     """Check that one value can be stored: it is neither NaN nor infinity, nor nested deeply, nor half a surrogate pair.
 
-    path: what messages call it.  Raises InvalidArguments, which is a TypeError.
+    path: what messages call it.  may_be_deep: it is kept where no Ruby reads it.  Raises InvalidArguments, which is a
+    TypeError.
     """
-    _check(value, path, 2, None)
+    _check(value, path, -sys.maxsize if may_be_deep else 2, None)
 
 
 def _check(value: object, path: str, depth: int, complain: Callable[[InvalidArguments], None] | None) -> None:

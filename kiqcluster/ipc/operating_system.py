@@ -7,7 +7,8 @@ proportional_bytes                /proc/self/smaps_rollup; elsewhere None, and m
 created, boot_id, pid_namespace   what tells one process from every other; elsewhere by psutil, and no namespace
 
 Others that ask for the platform, each for one thing that is theirs: `forks` (madvise), `thread_stacks` (memfd),
-`worker/orphan_alarm` (timers in C), `process/logs/handlers` (/proc/self/fd), `testing/server`, `store/wire` (Windows).
+`worker/orphan_alarm` (timers in C), `process/logs/handlers` (/proc/self/fd), `process/boundary/process_state` (umask),
+`testing/server`, `store/wire` (Windows).
 Runs in: any process.
 """
 

@@ -17,6 +17,7 @@ from kiqcluster.ipc import operating_system
 ASKS_FOR_THE_PLATFORM = {
     "ipc/forks.py",
     "ipc/operating_system.py",
+    "process/boundary/process_state.py",
     "process/logs/handlers.py",
     "store/wire.py",
     "testing/server.py",

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 
+from tests.kit import TIMEOUT_SECONDS
+
 __all__ = ["Contexts", "Watched", "chromium", "program"]
 
 FLAGS = (
@@ -25,7 +27,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-TIMEOUT_MS = 10_000.0
+TIMEOUT_MS = 1_000 * TIMEOUT_SECONDS
 # What a policy forbids is told to the page, whatever the console says.
 TELL_VIOLATIONS = """addEventListener("securitypolicyviolation", (event) =>
   console.error("policy: " + event.violatedDirective + " " + event.blockedURI));"""

@@ -11,6 +11,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from kiqcluster.api import WorkSet
+from kiqcluster.api.lookup.known import cancel_everywhere
 from kiqcluster.control import process_registry
 from tests import forkserver
 from tests.interop.programs import RubyServer
@@ -94,8 +95,10 @@ class LiveSite(Stage):
         return ours == SLOTS and len(listed) - ours == (self.ruby is not None)
 
     def clear(self) -> None:
-        """Delete what a test has left: all keys but those of the fleet."""
+        """End what still runs, and delete what a test has left: all keys but those of the fleet."""
         self.store.call("RPUSH", "release", "now", "now", "now", "now")
+        for work in WorkSet(store=self.store):  # of a test that has failed before it did so
+            cancel_everywhere([self.store], work.job.jid)
         self.wait_settled()
         fleet = {each.identity.encode() for each in process_registry.list_processes(self.store)}
         gone = [

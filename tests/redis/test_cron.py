@@ -209,13 +209,41 @@ class TestTicks:
 
     def test_a_tick_without_an_entry_goes(self, ticks: CronTicks, store: Store, now: float) -> None:
         store.call("ZADD", store.keys.cron_ticks, now - 5, "gone")
-        store.call("ZADD", store.keys.cron_ticks, now - 5, "broken")
-        store.call("HSET", store.keys.cron, "broken", "{")
 
         ticks.move(now)
 
         assert store.call("ZCARD", store.keys.cron_ticks) == 0
-        assert store.call("HGET", store.keys.cron, "broken") == b"{", "it stays, for kiqctl to show"
+
+    @pytest.mark.parametrize("change", [{"jitter": 5}, {"tz": "Europe/Nowhere"}, {"schedule": "every day"}, None])
+    def test_an_entry_that_cannot_be_read_here_keeps_its_tick_for_others(
+        self,
+        ticks: CronTicks,
+        store: Store,
+        setup: Setup,
+        clock: ManualClock,
+        now: float,
+        change: dict[str, object] | None,
+    ) -> None:
+        """A newer release may have written it, or this host lacks its time zone."""
+        errors: list[dict[str, object]] = []
+        setup.error_handlers.append(lambda error, context: errors.append(context))
+        minute = now // 60 * 60
+        entry = put(store, {}, minute)
+        put(store, {"args": [2]}, minute, "other")
+        raw = b"{" if change is None else json.dumps({**json.loads(entry.encoded()), **change})
+        store.call("HSET", store.keys.cron, "e", raw)
+
+        for _ in range(3):
+            ticks.move(now)
+            clock.time += RETRY_SECONDS + 1
+
+        assert awaited(store) == minute
+        assert [payload["args"] for payload in jobs(store)] == [[2]], "the other entry is not held up"
+        assert errors == [{"context": "cron", "entry": "e"}], "said once"
+
+        store.call("HSET", store.keys.cron, "e", entry.encoded())
+        ticks.move(now)
+        assert jobs(store)[-1]["cron_at"] == minute, "who can read it takes the tick"
 
     def test_an_entry_of_another_application_has_a_class_of_that_name_there(
         self, ticks: CronTicks, store: Store, now: float

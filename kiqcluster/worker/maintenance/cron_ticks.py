@@ -6,8 +6,9 @@ Runs in: the poller's thread, also in a quiet process.
 3. write     each job with its step to the following tick, in one script; all of them in one round trip
 
 Every process may do it; each tick is taken once.  A process that does not know the class of an entry, or is of another
-application, leaves it to others for a while: they know its middleware and guarantees.  An entry whose job cannot be
-made, or is refused by Redis, holds up no other: its tick stays, and is tried again in a minute.
+application, leaves it to others for a while: they know its middleware and guarantees.  An entry that cannot be read
+here (another release wrote it, or this host does not have its time zone), whose job cannot be made, or is refused by
+Redis, holds up no other: its tick stays, and is tried again in a minute.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = ["CronTicks"]
 
 MAX_TICKS = 200  # entries at once
 STRANGER_SECONDS = 5.0  # that a tick is left to processes that know the class of its job
-RETRY_SECONDS = 60.0  # until the job of an entry is tried again that could not be made or written
+RETRY_SECONDS = 60.0  # until an entry is tried again that could not be read, or its job not be made or written
 MAX_KNOWN = 20_000  # entries that are kept decoded
 
 
@@ -62,7 +63,7 @@ class CronTicks:
         self._metrics = metrics
         self._application = runtime.config.known_cron_application()
         self._client = Client(runtime.store, runtime.setup)
-        self._entries: dict[str, tuple[bytes, CronEntry]] = {}  # id → as Redis holds it, and decoded
+        self._entries: dict[str, tuple[bytes, CronEntry | None]] = {}  # id → as Redis holds it, and decoded
         self._refused: dict[str, str] = {}  # entry whose latest push Redis has refused → the words of that
         self._waiting: dict[str, float] = {}  # entry that could not be enqueued → monotonic second of the next try
 
@@ -103,9 +104,12 @@ class CronTicks:
         self, tick: DueTick, now: float, jobs: list[_Job], skipped: list[tuple[str, float, float | None]]
     ) -> None:
         """Add what becomes of a due tick to the jobs, or to the ticks that are skipped."""
-        entry = None if tick.raw is None else self._entry(tick.id, tick.raw)
-        if entry is None:  # removed, or not an entry, which `kiqctl cron list` shows
+        if tick.raw is None:  # the entry was removed
             skipped.append((tick.id, tick.awaited, None))
+            return
+        entry = self._entry(tick.id, tick.raw)
+        if entry is None:  # other processes may be able to read it
+            self._wait(tick.id)
             return
         for step in plan(entry, tick.awaited, now):
             ready = None if step.at is None else self._prepared(entry, step, now)
@@ -117,15 +121,15 @@ class CronTicks:
                 skipped.append((tick.id, step.awaited, float(step.following)))
 
     def _entry(self, identifier: str, raw: bytes) -> CronEntry | None:
-        """Return an entry, None for what is not one."""
+        """Return an entry, None for one that cannot be read here, which is reported once."""
         known = self._entries.get(identifier)
         if known is not None and known[0] == raw:
             return known[1]
+        entry = None
         try:
             entry = CronEntry.read(identifier, raw)
         except UsageError as error:
             self._runtime.setup.notify_error_handlers(error, {"context": "cron", "entry": identifier})
-            return None
         if len(self._entries) >= MAX_KNOWN:
             self._entries.clear()
         self._entries[identifier] = raw, entry

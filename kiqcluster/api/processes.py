@@ -29,6 +29,7 @@ from kiqcluster.sidekiq.payload import seconds
 from kiqcluster.store import Store
 
 __all__ = [
+    "RUBY_ACTIONS",
     "Iteration",
     "Process",
     "ProcessSet",
@@ -48,6 +49,7 @@ MAX_KEYS_PER_ROUND_TRIP = 1_000  # jobs whose progress is asked for in one round
 RUN_AT = re.compile(rb'"run_at": ?([0-9]{1,12}(?:\.[0-9]{1,9})?)\}\Z')  # at the end of a running job
 MAX_RUN_AT_BYTES = 40
 SIGNALS = {"quiet": "TSTP", "stop": "TERM", "dump": "TTIN"}  # what Ruby's processes are sent instead of words
+RUBY_ACTIONS = tuple(SIGNALS)  # that the heartbeat of Ruby's Sidekiq understands
 
 
 @dataclass(frozen=True, slots=True)

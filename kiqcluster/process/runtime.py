@@ -35,6 +35,7 @@ from kiqcluster.store import Store, is_outage
 from kiqcluster.store.shards import address_of, shard_name
 
 __all__ = [
+    "CONTEXTS_WITH_EVENTS",
     "Push",
     "Run",
     "Runtime",

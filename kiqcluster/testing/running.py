@@ -15,7 +15,7 @@ from kiqcluster.application.registry import current_registry
 from kiqcluster.errors import RetryError
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics
-from kiqcluster.process.runtime import Runtime, current_setup
+from kiqcluster.process.runtime import CONTEXTS_WITH_EVENTS, Runtime, current_setup
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.store.engine.units import Unit
 from kiqcluster.worker.run.execution import Execution
@@ -23,7 +23,6 @@ from kiqcluster.worker.run.job_run import JobRun
 
 __all__ = ["perform"]
 
-JOB_ERROR_CONTEXTS = ("job", "malformed payload")  # contexts in which error handlers are called for them
 SEED = 0  # of the jitter of retries, so that every run of a test has the same times
 
 
@@ -35,7 +34,7 @@ def perform(raw: bytes, queue: str) -> tuple[Outcome, BaseException | None]:
     raised: list[BaseException] = []
 
     def note(error: Exception, context: dict[str, Any]) -> None:
-        if context.get("context") in JOB_ERROR_CONTEXTS:
+        if context.get("context") in CONTEXTS_WITH_EVENTS:
             raised.append(_original(error))
 
     def note_failure(event: str, fields: dict[str, Any]) -> None:

@@ -7,13 +7,20 @@ import importlib
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import kiqcluster
+from kiqcluster.contrib.celery import catalogue
+from kiqcluster.contrib.celery import results as celery_results
+from kiqcluster.contrib.celery.checker import report
+from kiqcluster.features import results
+from kiqcluster.process import metrics
+from kiqcluster.sidekiq.selectors import Urgency
 from tests.django_stage import set_up_django
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -371,12 +378,12 @@ def test_a_list_of_words_is_written_once() -> None:
 
 
 def _word_lists(tree: ast.Module) -> Iterator[frozenset[str]]:
-    """Yield the tuples of texts in constants of a module, and the texts of its literal types."""
+    """Yield the tuples and sets of texts in constants of a module, and the texts of its literal types."""
     constants = (node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None)
     whole = [
         node for node in constants if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple))
     ]
-    found = [each for node in whole for each in ast.walk(node) if isinstance(each, ast.Tuple)]
+    found = [each for node in whole for each in ast.walk(node) if isinstance(each, ast.Tuple | ast.Set)]
     found += [
         node.slice
         for node in ast.walk(tree)
@@ -386,6 +393,18 @@ def _word_lists(tree: ast.Module) -> Iterator[frozenset[str]]:
         texts = [item.value for item in each.elts if isinstance(item, ast.Constant) and isinstance(item.value, str)]
         if len(texts) == len(each.elts) > 1:
             yield frozenset(texts)
+
+
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        (Urgency, metrics.TARGETS),
+        (results.State, celery_results.STATES),
+        (catalogue.Verdict, report.WORDS),
+    ],
+)
+def test_a_table_has_a_row_for_each_word(words: object, rows: Mapping[str, object]) -> None:
+    assert set(get_args(words)) == rows.keys()
 
 
 def test_only_keys_spells_redis_keys() -> None:

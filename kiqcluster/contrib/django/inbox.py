@@ -14,12 +14,11 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from kiqcluster.contrib.django.models import InboxKey
 from kiqcluster.contrib.outbox.inbox import once_key
+from kiqcluster.contrib.outbox.rows import DATABASES
 from kiqcluster.errors import UsageError
 from kiqcluster.process.clock import SystemClock
 
-__all__ = ["VENDORS", "once"]
-
-VENDORS = frozenset({"postgresql", "sqlite"})
+__all__ = ["once"]
 
 
 def once(key: str | None = None, *, using: str = DEFAULT_DB_ALIAS) -> bool:
@@ -29,7 +28,7 @@ def once(key: str | None = None, *, using: str = DEFAULT_DB_ALIAS) -> bool:
     anything else in the transaction.  One statement.  Raises UsageError, also outside of a transaction; DatabaseError.
     """
     name, connection = once_key(key), connections[using]
-    if connection.vendor not in VENDORS:
+    if connection.vendor not in DATABASES:
         raise UsageError(f"outbox and once work with PostgreSQL and SQLite, not with {connection.vendor}")
     if not connection.in_atomic_block:
         raise UsageError("once() belongs into a transaction: call it in `with transaction.atomic():`")

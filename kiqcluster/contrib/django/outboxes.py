@@ -29,12 +29,11 @@ from django.db import (
 from django.db.models import Count, Min, Q
 
 from kiqcluster.client.chains import Chain, HasPerform
-from kiqcluster.contrib.django.inbox import VENDORS
 from kiqcluster.contrib.django.models import InboxKey, OutboxJob
 from kiqcluster.contrib.django.settings import OUTBOX_SETTING, outbox_databases, read_settings
 from kiqcluster.contrib.outbox.metrics import publish
 from kiqcluster.contrib.outbox.relay import NoTables, Relay, Summary
-from kiqcluster.contrib.outbox.rows import Row
+from kiqcluster.contrib.outbox.rows import DATABASES, Row
 from kiqcluster.contrib.outbox.sender import Sender
 from kiqcluster.contrib.outbox.verbs import Outbox, OutboxOfJob, WriteRows, enqueuer_of
 from kiqcluster.errors import UsageError
@@ -80,7 +79,7 @@ def use_outboxes() -> None:
 
 def relayed_databases() -> list[str]:
     """Return the aliases of the databases whose outboxes workers relay.  Raises ImproperlyConfigured."""
-    return [alias for alias in outbox_databases() if alias in connections and connections[alias].vendor in VENDORS]
+    return [alias for alias in outbox_databases() if alias in connections and connections[alias].vendor in DATABASES]
 
 
 class AnyTask(Protocol[P, R_co]):
@@ -124,7 +123,7 @@ def writer(using: str, push_after_commit: bool) -> WriteRows:
             f"no worker would push the jobs of an outbox in the database {using!r}, for {OUTBOX_SETTING} does not name "
             f"it; add {using!r} there, and run `manage.py migrate --database {using}`"
         )
-    if connections[using].vendor not in VENDORS:
+    if connections[using].vendor not in DATABASES:
         raise UsageError(f"outbox and once work with PostgreSQL and SQLite, not with {connections[using].vendor}")
     return partial(_write, using, push_after_commit)
 

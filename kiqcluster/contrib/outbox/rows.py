@@ -17,8 +17,9 @@ from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Jid, peek, read
 from kiqcluster.store import Store
 
-__all__ = ["Row", "columns", "ready"]
+__all__ = ["DATABASES", "Row", "columns", "ready"]
 
+DATABASES = frozenset({"postgresql", "sqlite"})  # that may hold them, as Django and SQLAlchemy name them
 BYTES = "base64"  # key of a JSON object that stands for bytes
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session
 
+from kiqcluster.contrib.outbox.rows import DATABASES
 from kiqcluster.errors import UsageError
 
 __all__ = [
@@ -28,7 +29,6 @@ __all__ = [
 
 metadata = sql.MetaData()
 LEGACY_TRANSACTION_CONTROL = -1  # of sqlite3, which has the name from Python 3.12 on
-DIALECTS = frozenset({"postgresql", "sqlite"})
 
 
 class _Base(DeclarativeBase):
@@ -91,7 +91,7 @@ def check_transactional(engine: Any) -> None:
 
     engine: an Engine or a Connection.
     """
-    if engine.dialect.name not in DIALECTS:
+    if engine.dialect.name not in DATABASES:
         raise UsageError(f"outbox and once work with PostgreSQL and SQLite, not with {engine.dialect.name}")
     level = engine.get_execution_options().get("isolation_level")
     if level is None:

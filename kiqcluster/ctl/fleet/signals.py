@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import click
 
-from kiqcluster.api.processes import ProcessSet
+from kiqcluster.api.processes import RUBY_ACTIONS, ProcessSet
 from kiqcluster.control.cluster_document import ClusterStatus, status_of_process
 from kiqcluster.control.control_messages import CLUSTER_ONLY_ACTIONS, Message, new_message
 from kiqcluster.control.process_registry import Cluster, RegisteredProcess, group_by_cluster, list_processes
@@ -57,7 +57,6 @@ MEANINGS = {
     "USR2": SignalMeaning("roll", "replaces its workers, one after the other, by ones that run the newest code"),
     "HUP": SignalMeaning("reload", "reads configuration and queue groups anew"),
 }
-RUBY_ACTIONS = frozenset({"quiet", "stop", "dump"})  # what a heartbeat of Ruby's understands
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from kiqcluster.control.orders import ACTIONS
 from kiqcluster.errors import UsageError
 from kiqcluster.ipc.negotiation import CONTENT_TYPES, Format, accepts_gzip, choose_format
 from kiqcluster.process.clock import Clock
@@ -46,16 +47,8 @@ SLICE_SECONDS = 0.005  # seconds of each turn for frames and pages
 COMPRESSION_CHUNK_BYTES = 131_072  # bytes that are compressed in one step
 MAX_TEXT_CHARACTERS = 200  # characters of a name or id
 OK_BODY = b'{"status":"ok"}\n'
-ORDERS = {
-    "quiet": 200,
-    "resume": 200,
-    "dump": 200,
-    "roll": 202,
-    "rollback": 202,
-    "reload": 202,
-    "stop": 202,
-    "kill": 202,
-}  # action → status
+DONE_AT_ONCE = ("quiet", "resume", "dump")
+ORDERS = {action: 200 if action in DONE_AT_ONCE else 202 for action in ACTIONS}  # → status
 
 COMMON_PARAMETERS = ("by", "id")  # parameters of every order
 PARAMETERS = {

@@ -25,7 +25,7 @@ from kiqcluster.web.i18n import message
 from kiqcluster.web.routing import CONFIRMED
 from kiqcluster.web.security.entry_keys import EntryKeys
 from kiqcluster.web.security.guard import TOKEN_FIELD
-from kiqcluster.web.views.set_kinds import QueueKind, SetKind
+from kiqcluster.web.views.set_kinds import LABELS, QueueKind, SetKind
 
 __all__ = ["Filter", "cursor_of", "place_of_cursor", "read_filter", "read_strict_filter", "read_target", "words_of"]
 
@@ -37,16 +37,6 @@ NAMES = {
     "jid": "jid",
     "tag": "tag",
 }  # → of a selection
-LABELS = {
-    "class": message("Class"),
-    "queue": message("Queue"),
-    "error": message("Error contains"),
-    "args": message("Arguments contain"),
-    "jid": message("Job id"),
-    "tag": message("Tag"),
-    "from": message("From"),
-    "to": message("Until"),
-}
 PARTS = ("error", "args")  # fields that are a part of a text, with its spaces
 OTHER_FIELDS = frozenset(
     (TOKEN_FIELD, CONFIRMED, "key", "when", "target", "sort", "after", "before", "have")

@@ -13,9 +13,19 @@ from kiqcluster.api.bulk.verbs import Target
 from kiqcluster.web.i18n import message, messages
 from kiqcluster.web.users import Role
 
-__all__ = ["ALL_FIELDS", "QUEUE", "SETS", "VERBS", "QueueKind", "SetKind", "Verb", "kind_of"]
+__all__ = ["ALL_FIELDS", "LABELS", "QUEUE", "SETS", "VERBS", "QueueKind", "SetKind", "Verb", "kind_of"]
 
-ALL_FIELDS = ("class", "queue", "error", "args", "jid", "tag", "from", "to")  # of filters, in queries
+LABELS = {  # of the fields of filters
+    "class": message("Class"),
+    "queue": message("Queue"),
+    "error": message("Error contains"),
+    "args": message("Arguments contain"),
+    "jid": message("Job id"),
+    "tag": message("Tag"),
+    "from": message("From"),
+    "to": message("Until"),
+}
+ALL_FIELDS = tuple(LABELS)  # in queries
 
 
 @dataclass(frozen=True, slots=True)

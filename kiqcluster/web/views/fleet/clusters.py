@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from kiqcluster.api.deploys import marks
-from kiqcluster.api.processes import Work, read_work, with_progress
+from kiqcluster.api.processes import RUBY_ACTIONS, Work, read_work, with_progress
 from kiqcluster.api.processes import read_commands as work_commands
 from kiqcluster.control.cluster_document import (
     NO_REDIS,
@@ -48,7 +48,6 @@ from kiqcluster.web.views.fleet.orders import (
     CLUSTER_ORDERS,
     LEASES,
     PROCESS_ORDERS,
-    RUBY_ORDERS,
     Order,
     Outcome,
     to_cluster,
@@ -322,7 +321,7 @@ def _work_row(context: Context, work: Work) -> Mapping[str, Any]:
 def _can(process: RegisteredProcess | None, order: Order) -> bool:
     if process is None or process.is_embedded:
         return False
-    return process.is_ours or order.action in RUBY_ORDERS
+    return process.is_ours or order.action in RUBY_ACTIONS
 
 
 # orders

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from werkzeug.exceptions import BadRequest
 
-from kiqcluster.api.processes import Process, ProcessSet
+from kiqcluster.api.processes import RUBY_ACTIONS, Process, ProcessSet
 from kiqcluster.control.control_messages import MAX_TEXT_CHARACTERS, Message, new_message
 from kiqcluster.control.redis_transport import RedisTransport
 from kiqcluster.control.transports import Answer, NoSuchProcess
@@ -25,7 +25,7 @@ from kiqcluster.web.context import Context
 from kiqcluster.web.i18n import message
 from kiqcluster.web.users import Role
 
-__all__ = ["CLUSTER_ORDERS", "LEASES", "PROCESS_ORDERS", "RUBY_ORDERS", "Order", "Outcome", "to_cluster", "to_process"]
+__all__ = ["CLUSTER_ORDERS", "LEASES", "PROCESS_ORDERS", "Order", "Outcome", "to_cluster", "to_process"]
 
 ANSWER_SECONDS = 5.0
 REQUESTER = "web"  # before the name of the user, in logs and on pages
@@ -108,7 +108,6 @@ PROCESS_ORDERS = {
         ),
     )
 }
-RUBY_ORDERS = ("quiet", "dump", "stop")  # what the heartbeat of Ruby's Sidekiq understands
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ def to_process(context: Context, identity: str, order: Order) -> Outcome:
 
 
 def _to_ruby(context: Context, process: Process, order: Order) -> Outcome:
-    if order.action not in RUBY_ORDERS:
+    if order.action not in RUBY_ACTIONS:
         raise BadRequest(context.gettext("A process of Ruby's Sidekiq cannot do this."))
     try:
         {"quiet": process.quiet, "stop": process.stop, "dump": process.dump}[order.action]()

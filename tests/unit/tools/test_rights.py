@@ -8,8 +8,9 @@ import pytest
 
 from kiqcluster.store import scripts
 from kiqcluster.store.rights.lists import FEATURES, WORKER
-from kiqcluster.store.rights.trials import TRIALS, UNTRIED
+from kiqcluster.store.rights.trials import OPTIONAL, TRIALS, UNTRIED
 from kiqcluster.store.scripts import Script
+from kiqcluster.store.wire import TRY_AGAIN_CODES
 from kiqcluster.worker import redis_wait
 from tests.kit import ROOT
 from tools.rights.__main__ import GUIDE, LISTS, guide, lists, users
@@ -64,6 +65,20 @@ def test_no_user_may_do_what_an_operator_does() -> None:
     dangerous = {"ACL", "CONFIG", "DEBUG", "FLUSHALL", "FLUSHDB", "KEYS", "MONITOR", "SCRIPT", "SHUTDOWN"}
 
     assert not {name for _, names in users().values() for name in names} & dangerous
+
+
+def test_the_guide_names_what_a_worker_can_do_without() -> None:
+    (sentence,) = re.findall(r"Optional are(.*?)\. The", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    named = {word.replace("|", " ").upper().split()[0] for word in re.findall(r"`\+?([a-z|]+)`", sentence)}
+
+    optional = {name.partition("|")[0] for name in OPTIONAL if name in users()["worker"][1]}
+    assert optional <= named
+
+
+def test_the_guide_names_each_answer_with_which_a_worker_waits() -> None:
+    (row,) = re.findall(r"^\| none, (.*?) \| waits", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert set(re.findall(r"`([A-Z]+)`", row)) == TRY_AGAIN_CODES
 
 
 def test_the_guide_names_no_user_but_these() -> None:

@@ -17,7 +17,7 @@ from types import CoroutineType
 from typing import Any
 
 from kiqcluster.errors import InvalidArguments, JobDefinitionError, UsageError, class_name, message_of
-from kiqcluster.process.boundary.calls import guarded, is_a
+from kiqcluster.process.boundary.calls import exc_info, guarded, is_a
 from kiqcluster.process.in_force import InForce
 from kiqcluster.sidekiq import active_job
 from kiqcluster.sidekiq.payload import Payload
@@ -247,7 +247,7 @@ class Registry:
 
 def _log_unresolved(name: str, error: BaseException) -> None:
     message = "%s is not found, so its jobs count as those of an unknown class: %s: %s"
-    LOGGER.warning(message, name, class_name(error), message_of(error), exc_info=error)
+    LOGGER.warning(message, name, class_name(error), message_of(error), exc_info=exc_info(error))
 
 
 REGISTRY = InForce(Registry())

@@ -20,7 +20,7 @@ class JobEnd:
     """The end of a run, as features see it: a unit and its outcome, which is decided and not yet settled.
 
     Retry, Deferred, Requeue and Interrupted mean that the job runs again; Done, Discard and Dead that it does not.
-    payload: the run's own copy, which the job and middleware may have changed.  name: of the job's class.
+    payload: as it came; the job and middleware have another copy, which they may change.  name: of the job's class.
     identity, token, keys: as those of Run.  raw: the unit's bytes, as they came.
     has_asked: whether its begin rows were put to Redis.  failure: the error that ended the run.
     messages: that the job has logged (current_job().log).  returned: by `perform`.

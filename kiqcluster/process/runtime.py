@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar, Unpack
 from kiqcluster.errors import ApplicationError, StoreError, UnroutedCall, as_exception, class_name, message_of
 from kiqcluster.process import config_sources
 from kiqcluster.process.boundary.beat_guard import BeatGuard
-from kiqcluster.process.boundary.calls import guarded, name_of
+from kiqcluster.process.boundary.calls import exc_info, guarded, name_of
 from kiqcluster.process.boundary.forms import check_form
 from kiqcluster.process.boundary.once import Once
 from kiqcluster.process.clock import Clock, SystemClock
@@ -253,7 +253,7 @@ class Setup:
 
 
 def _log_error(where: str, error: BaseException) -> None:
-    LOGGER.warning("%s: %s: %s", where, class_name(error), message_of(error), exc_info=error)
+    LOGGER.warning("%s: %s: %s", where, class_name(error), message_of(error), exc_info=exc_info(error))
 
 
 SETUP = InForce(Setup())

@@ -22,7 +22,7 @@ from os import urandom
 from types import NoneType
 from typing import NewType
 
-from kiqcluster.errors import InvalidArguments, InvalidPush, MalformedPayload, class_name
+from kiqcluster.errors import InvalidArguments, InvalidPush, MalformedPayload, class_name, message_of
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.conversions import conversion, is_model, key_conversion, type_name
 from kiqcluster.sidekiq.ruby_json import JSON
@@ -335,7 +335,7 @@ def wrap(raw: bytes, queue: str, reason: Exception, now: float) -> bytes:
         "failed_at": now,
         "retry_count": 0,
         "error_class": class_name(reason),
-        "error_message": str(reason),
+        "error_message": message_of(reason),
     }
     return kept(bare(raw), keys)
 

@@ -11,6 +11,7 @@ all the rest   hooks, handlers, rows at the end of a run, collectors, lines of t
 
 guarded      call it, or do something else
 with_memory  call our own code, again where there is no memory for it
+exc_info     an error as logging takes it
 is_a         isinstance that asks the type of a value, and not the value
 name_of      the name of a function or class, for a report
 
@@ -22,15 +23,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from types import TracebackType
 from typing import ParamSpec, TypeGuard, TypeVar
 
 from kiqcluster.errors import text_of
 from kiqcluster.ipc.forks import exit_if_other_process
 
-__all__ = ["MEMORY_PAUSE_SECONDS", "guarded", "handled_error", "is_a", "name_of", "with_memory"]
+__all__ = ["MEMORY_PAUSE_SECONDS", "exc_info", "guarded", "handled_error", "is_a", "name_of", "with_memory"]
 
 MEMORY_PAUSE_SECONDS = 0.1  # between two tries while there is no memory
 MEMORY_TRIES = 50
+
+_TRACEBACK = vars(BaseException)["__traceback__"]  # whatever a property of the error's class says
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -78,6 +82,11 @@ def with_memory(pause: Callable[[float], object], call: Callable[[], T]) -> T:
         except MemoryError:
             pause(MEMORY_PAUSE_SECONDS)
     return call()
+
+
+def exc_info(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """Return an error as logging takes it, which would ask the error itself whether it is true."""
+    return type(error), error, _TRACEBACK.__get__(error)
 
 
 def is_a(value: object, kinds: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:

@@ -210,6 +210,8 @@ class Execution:
             payload, unit.queue, name, self._stopping, unit.identity, self._is_fenced, (unit, self._store)
         )
         run.features = self._stacks.server_of(definition, payload)
+        if run.features:
+            run.payload = dict(payload)  # the other one is the application's
         started = run.started = self._monotonic()
         if started > unit.reserved_at + self._stale_seconds:  # this process was frozen: others may run it by now
             return REQUEUE
@@ -619,6 +621,7 @@ class Execution:
                 payload, unit.queue, name, stopping, unit.identity, self._is_fenced, (unit, self._store)
             )
             run.features = self._stacks.server_of(definition, payload)
+            run.payload = payload
         CURRENT_JOB.set(run.context)
         return name, definition
 

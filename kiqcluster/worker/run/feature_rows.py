@@ -158,7 +158,8 @@ class FeatureRows:
         has_asked = run.has_asked or self._begin_run is None
         place = (unit.queue, context.name, unit.identity, unit.token, keys, unit.payload)
         said = (run.failure, context.messages or (), run.returned, context.iteration, run.was_skipped)
-        end = JobEnd(outcome, context.payload, *place, has_asked, *said)
+        payload = read_job(unit) if run.payload is None else run.payload
+        end = JobEnd(outcome, payload, *place, has_asked, *said)
         for feature in ends:
             effects += guarded(partial(self._rows_instead, run, end, feature), self._rows_of, feature, end)
         return replace(outcome, effects=tuple(effects)) if effects else outcome

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from kiqcluster.features.stacks import ServerFeature
 from kiqcluster.process.job_context import JobContext
 from kiqcluster.sidekiq.outcome import Effect, Outcome
-from kiqcluster.sidekiq.payload import peek
+from kiqcluster.sidekiq.payload import Payload, peek
 from kiqcluster.store.engine.units import Unit
 
 __all__ = ["AsyncJobs", "AsyncPlaces", "JobRun"]
@@ -21,6 +21,7 @@ class JobRun:
 
     One processor writes it; the main thread and the heartbeat read it, and may tell the job something by `context`.
     since: epoch seconds.  context: what the job sees of itself; None until its payload is read.
+    payload: as it came, for features; None while none is used.  The job and middleware have that of the context.
     effects: the rows that server middleware adds, None while there are none; they are written with whatever outcome
     the run gets.  features: those that the unit uses.  outcome: None until it is decided.
     returned: by `perform`.  was_skipped: whether server middleware has not called that.
@@ -35,6 +36,7 @@ class JobRun:
     unit: Unit
     since: float
     context: JobContext | None = None
+    payload: Payload | None = None
     effects: list[Effect] | None = None
     features: tuple[ServerFeature, ...] = ()
     outcome: Outcome | None = None

@@ -162,7 +162,8 @@ def trace(error: BaseException) -> list[str]:
 
 def cause_of(error: BaseException) -> BaseException | None:
     """Return what an error was made of, whatever a property of its class says."""
-    return cast("BaseException | None", _own(error, "__cause__") or _own(error, "__context__"))
+    cause = _own(error, "__cause__")
+    return cast("BaseException | None", _own(error, "__context__") if cause is None else cause)
 
 
 def was_interrupted(error: BaseException) -> bool:

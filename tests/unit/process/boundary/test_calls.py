@@ -10,6 +10,7 @@ import pytest
 
 from kiqcluster.errors import as_exception, class_name, message_of, text_of
 from kiqcluster.process.boundary.calls import guarded, is_a, name_of
+from kiqcluster.process.runtime import Setup
 
 ERRORS = (TypeError, RuntimeError, MemoryError, SystemExit, KeyboardInterrupt, GeneratorExit)
 
@@ -132,3 +133,17 @@ class TestErrors:
         assert class_name(elsewhere()) == "half ?.Odd"
         assert class_name(lying()) == "Lying"
         assert class_name(ValueError()) == "ValueError"
+
+
+def test_an_error_that_is_empty_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture, setup: Setup) -> None:
+    class Empty(Exception):
+        def __len__(self) -> int:
+            return 0
+
+    def fail() -> None:
+        raise Empty("none")
+
+    guarded(lambda error: setup.notify_error_handlers(as_exception(error), {"context": "a hook"}), fail)
+
+    (record,) = caplog.records
+    assert "in fail" in str(record.exc_text)

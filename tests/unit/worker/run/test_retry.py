@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.errors import CannotRun, RetryError
+from kiqcluster.errors import CannotRun, Interrupted, RetryError
 from kiqcluster.sidekiq import backtraces
 from kiqcluster.worker.run.retry import (
     MAX_DELAY_SECONDS,
@@ -22,6 +22,7 @@ from kiqcluster.worker.run.retry import (
     trace,
     wanted_backtrace,
     wanted_delay,
+    was_interrupted,
 )
 
 NOW = 1_795_168_740.5
@@ -257,6 +258,16 @@ class Unspeakable(Exception):
 
 
 class TestError:
+    def test_an_interruption_is_found_behind_an_error_that_is_empty(self) -> None:
+        class Empty(Exception):
+            def __len__(self) -> int:
+                return 0
+
+        empty, error = Empty(), ValueError()
+        empty.__cause__, error.__cause__ = Interrupted(), empty
+
+        assert was_interrupted(error)
+
     @pytest.mark.parametrize(
         ("error", "name"),
         [

@@ -3,7 +3,7 @@
 create_task   a task without jobs
 push_jobs     jobs are pushed, and counted in their task, in one step
 close_task, cancel_task, mark_events   what is done to a task from outside of its jobs
-read_task     counts and latest failures of a task; read_tasks: the counts of several
+read_task     counts and a page of failures of a task; read_tasks: the counts of several
 read_parts    callbacks, child tasks, and a page of the failures of a task
 read_events, list_tasks     all jobs of a task; which tasks there are
 read_changes, forget_changes   what has changed since it was copied to a database
@@ -172,18 +172,21 @@ def mark_events(store: Store, identifier: str, jids: Sequence[str], status: str,
 
 
 def read_task(
-    store: Store, identifier: str, fields: Sequence[str], most: int = 0
+    store: Store, identifier: str, fields: Sequence[str], most: int = 0, start: int = 0
 ) -> tuple[dict[str, str], list[StoredEvent]]:
-    """Return the fields of a task that it has, {} if it is unknown, and its latest failures.  One round trip."""
+    """Return the fields of a task that it has, {} if it is unknown, and a page of its failures, the youngest first.
+
+    One round trip.
+    """
     keys = [store.keys.task(identifier), store.keys.task_ended(identifier)]
-    values, *failures = run_script(store, Call(READ_TASK, keys, [most, *fields]))
+    values, *failures = run_script(store, Call(READ_TASK, keys, [most, start, *fields]))
     return _texts(fields, values) if values else {}, [_event(*row) for row in failures]
 
 
 def read_tasks(store: Store, identifiers: Sequence[str], fields: Sequence[str]) -> list[dict[str, str]]:
     """Return the fields of each task, {} for an unknown one.  One round trip for 500."""
     keys = store.keys
-    calls = [Call(READ_TASK, [keys.task(each), keys.task_ended(each)], [0, *fields]) for each in identifiers]
+    calls = [Call(READ_TASK, [keys.task(each), keys.task_ended(each)], [0, 0, *fields]) for each in identifiers]
     found = []
     for reply in read_scripts_each(store, calls, MAX_TASKS):
         if isinstance(reply, WrongType):  # one broken task hides no other

@@ -1,6 +1,8 @@
 """Status app: a small WSGI application that answers with the status of a task as JSON, for a front end that polls.
 
 GET /tasks/<id>.json    the document of TaskStatus.as_json, in one round trip to Redis
+    ?offset=100             `failures` from there on, 100 at a time; `more` says whether there are others after them
+    ?status=failed          those of a page in this status only
 
 It is mounted in a web framework's routes, or served by itself.  Who knows the id of a task may read it, unless
 `authorize` says otherwise: ids are random, 96 bits.  Arguments of failures are filtered as in logs, unless
@@ -12,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
+from urllib.parse import parse_qs
 
 from kiqcluster.application.argument_filter import HIDDEN_ARGUMENT, filtered
 from kiqcluster.application.registry import current_registry
@@ -21,11 +24,13 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store, is_outage
 from kiqcluster.tasks.records import TaskEvent, TaskStatus
-from kiqcluster.tasks.task import Task
+from kiqcluster.tasks.task import MAX_FAILURES, Task
 
 __all__ = ["status_app"]
 
 PATH = re.compile(r"/tasks/([0-9a-f]{24})\.json")
+OFFSET = re.compile(r"[0-9]{1,9}")
+FAILED_STATUSES = ("failed", "error")
 RETRY_SECONDS = "2"
 
 Environ = dict[str, Any]
@@ -77,8 +82,12 @@ def _answer(
         return "404 Not Found", {"error": "ask for /tasks/<id>.json"}
     if authorize is not None and not authorize(environ):
         return "403 Forbidden", {"error": "not allowed"}
+    query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+    offset, wanted = query.get("offset", ["0"])[-1], query.get("status", [""])[-1]
+    if OFFSET.fullmatch(offset) is None or wanted not in ("", *FAILED_STATUSES):
+        return "400 Bad Request", {"error": "offset is a number, and status is failed or error"}
     try:
-        status = Task(found[1], store or current_setup().current_store()).status()
+        status = Task(found[1], store or current_setup().current_store()).status(MAX_FAILURES + 1, int(offset))
     except TaskEnded:
         return "404 Not Found", {"error": "there is no such task; it may have expired"}
     except StoreError as error:
@@ -86,8 +95,9 @@ def _answer(
             return "503 Service Unavailable", {"error": "Redis does not answer; ask again"}
         refusal = error.code if isinstance(error, RedisRefused) else type(error).__name__
         return "500 Internal Server Error", {"error": f"Redis refuses to have the task read ({refusal})"}
-    failures: list[JSON] = [{**each.as_json(), "params": _params(status, each, show)} for each in status.failures]
-    return "200 OK", {**status.as_json(), "failures": failures}
+    page = [each for each in status.failures[:MAX_FAILURES] if wanted in ("", each.status)]
+    failures: list[JSON] = [{**each.as_json(), "params": _params(status, each, show)} for each in page]
+    return "200 OK", {**status.as_json(), "failures": failures, "more": len(status.failures) > MAX_FAILURES}
 
 
 def _params(status: TaskStatus, event: TaskEvent, show: ShowArguments | None) -> JSON:

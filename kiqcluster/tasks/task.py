@@ -39,7 +39,7 @@ from kiqcluster.tasks.added_jids import added_jids, secret_key
 from kiqcluster.tasks.callbacks import prepared_callbacks
 from kiqcluster.tasks.records import STATUS_FIELDS, TaskEvent, TaskParts, TaskStatus, read_event, read_status
 
-__all__ = ["Task", "current_task"]
+__all__ = ["MAX_FAILURES", "Task", "current_task"]
 
 TTL_SECONDS = 30 * 86_400  # of a task after its latest change
 KEPT_SECONDS = 7 * 86_400  # of a complete one
@@ -164,12 +164,13 @@ class Task:
         refused = stored.push_jobs(self._store, self.id, jobs, _replicas(definition), worker=label)
         return [None if each is None or each.jid in refused else each.jid for each in prepared]
 
-    def status(self, most_failures: int = MAX_FAILURES) -> TaskStatus:
+    def status(self, most_failures: int = MAX_FAILURES, start: int = 0) -> TaskStatus:
         """Return the counts of the task, with so many of its latest failures and their messages.  One round trip.
 
+        start: number of failures to leave out before them.
         Raises TaskEnded if the task is unknown or has expired; StoreError.
         """
-        status = self._read(most_failures)
+        status = self._read(most_failures, start)
         if status is None:
             raise TaskEnded(self.id, "UNKNOWN")
         return status
@@ -262,8 +263,8 @@ class Task:
         counts: dict[str, Word] = dict.fromkeys(("total", *stored.STATUSES), 0)
         stored.create_task(self._store, self.id, "" if parent is None else parent.id, {**fields, **counts, **callbacks})
 
-    def _read(self, most: int) -> TaskStatus | None:
-        fields, failures = stored.read_task(self._store, self.id, STATUS_FIELDS, most)
+    def _read(self, most: int, start: int) -> TaskStatus | None:
+        fields, failures = stored.read_task(self._store, self.id, STATUS_FIELDS, most, start)
         if "created_at" not in fields:
             return None
         return read_status(self.id, fields, tuple(map(read_event, failures)))

@@ -79,7 +79,7 @@ def test_a_key_of_another_type_hides_no_other_and_is_noted(store: Store) -> None
 
     with broken_keys() as outer, broken_keys() as inner:
         odd, fine = store.read_each([("HGETALL", "odd"), ("HGETALL", "fine")])
-        (task,) = read_scripts_each(store, [Call(READ_TASK, ["kiq:task:x", "kiq:task:x:ended"], [0, "a"])], 10)
+        (task,) = read_scripts_each(store, [Call(READ_TASK, ["kiq:task:x", "kiq:task:x:ended"], [0, 0, "a"])], 10)
 
     assert isinstance(odd, WrongType)
     assert isinstance(task, WrongType)

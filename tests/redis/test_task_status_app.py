@@ -46,6 +46,31 @@ def test_it_answers_with_counts_and_failures(task: Task) -> None:
     assert (failure["params"], failure["messages"]) == ([2], ["no name"])
 
 
+def test_all_failures_can_be_read_page_by_page(store: Store, setup: Setup) -> None:
+    @job
+    def handle_row(number: int) -> None: ...
+
+    task = Task.create("import", handle_row, [[number] for number in range(250)])
+    jids = [event.jid for event in task.events()]
+    task.mark(jids[:200], "failed")
+    task.mark(jids[200:], "error")
+    app, path = status_app(), f"/tasks/{task.id}.json"
+
+    pages = [ask(app, path, QUERY_STRING=f"offset={offset}")[2] for offset in (0, 100, 200, 300)]
+    failed = [ask(app, path, QUERY_STRING=f"status=failed&offset={offset}")[2] for offset in (0, 100, 200)]
+
+    assert [len(page["failures"]) for page in pages] == [100, 100, 50, 0]
+    assert [page["more"] for page in pages] == [True, True, False, False]
+    assert {each["jid"] for page in pages for each in page["failures"]} == set(jids)
+    assert {each["jid"] for page in failed for each in page["failures"]} == set(jids[:200])
+    assert ask(app, path)[2]["more"] is True
+
+
+@pytest.mark.parametrize("query", ["offset=-1", "offset=x", "offset=", "status=finish"])
+def test_an_offset_or_status_that_is_none_is_refused(task: Task, query: str) -> None:
+    assert ask(status_app(), f"/tasks/{task.id}.json", QUERY_STRING=query)[0] == 400
+
+
 def test_a_head_has_no_body(task: Task) -> None:
     code, headers, document = ask(status_app(), f"/tasks/{task.id}.json", "HEAD")
 

@@ -1,9 +1,10 @@
 #!lua flags=no-writes
--- read_task: the counts of a task, and its latest failures with their messages.
+-- read_task: the counts of a task, and a page of its failures with their messages.
 --
 -- KEYS[1]  kiq:task:<id>          hash    (tasks.lua)
 -- KEYS[2]  kiq:task:<id>:ended    zset    jids of the jobs in `failed` and `error` by when
 -- ARGV[1]  largest number of failures, 0 for none
+-- ARGV[2]  number of failures to leave out before them
 -- then the fields of the task that are wanted
 --
 -- Returns {the fields, {} if there is no such task, then for each failure: jid, status, arguments, messages}; the youngest failure first.
@@ -12,9 +13,9 @@
 -- include read_or
 
 if redis.call('EXISTS', KEYS[1]) == 0 then return {{}} end -- no task
-local reply = {redis.call('HMGET', KEYS[1], unpack(ARGV, 2))}
+local reply = {redis.call('HMGET', KEYS[1], unpack(ARGV, 3))}
 local jids = {}
-if tonumber(ARGV[1]) > 0 then jids = read_or({}, 'ZREVRANGE', KEYS[2], 0, ARGV[1] - 1) end
+if tonumber(ARGV[1]) > 0 then jids = read_or({}, 'ZREVRANGE', KEYS[2], ARGV[2], ARGV[2] + ARGV[1] - 1) end
 for _, jid in ipairs(jids) do
   local found = redis.call('HMGET', KEYS[1], ':' .. jid, 'p' .. jid, 'm' .. jid)
   reply[#reply + 1] = {jid, found[1], found[2], found[3]}

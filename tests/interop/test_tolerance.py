@@ -144,6 +144,7 @@ def written(shared_stage, ruby):
     options = {"tags": ["vip", "é"], "backtrace": True}
     once, twice, dead = (fragile.set(**options, **more).perform_async(*ALL_KINDS) for more in ({}, {}, {"retry": 0}))
     wait_until(lambda: store.call("ZCARD", "retry") == 2 and store.call("ZCARD", "dead") == 1, "the failures")
+    failed_once = shared_stage.entries("retry")[once]  # now: it soon runs again
     ruby("Sidekiq::RetrySet.new.find_job(jid).reschedule(1)", jid=twice)
     wait_until(lambda: shared_stage.entries("retry").get(twice, {}).get("retry_count") == 1, "the second failure")
     unknown = Client().push({"class": "Never::Heard", "args": [1]})
@@ -168,7 +169,7 @@ def written(shared_stage, ruby):
         "job in a queue": next(each.payload for each in Queue("waiting") if each.jid == waiting),
         "job of a bulk push": next(iter(Queue("bulk"))).payload,
         "scheduled job": shared_stage.entries("schedule")[later],
-        "job that failed": shared_stage.entries("retry")[once],
+        "job that failed": failed_once,
         "job that failed twice": shared_stage.entries("retry")[twice],
         "dead job": in_dead[dead],
         "job of an unknown class": shared_stage.entries("schedule")[unknown],

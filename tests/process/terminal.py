@@ -25,12 +25,13 @@ def without_size(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class Terminal:
-    """A pseudo-terminal with a program in it.  Shared with the thread that reads: `_screen`, under `_lock`."""
+    """A pseudo-terminal with a program in it.  Shared with the thread that reads: `_screen`, `_ever`, under `_lock`."""
 
     def __init__(self, command: Sequence[str], columns: int = 100, lines: int = 30, **environ: str) -> None:
         self._keyboard, inside = pty.openpty()
         self._screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._screen)
+        self._ever: set[str] = set()  # lines that the screen has shown
         self._lock = threading.Lock()
         self.resize(columns, lines)
         known = {**without_size(os.environ), "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **environ}
@@ -73,6 +74,15 @@ class Terminal:
             raise
         return self.text
 
+    def wait_told(self, word: str) -> None:
+        """Wait until the screen shows a word, or has shown it: a notice goes away by itself."""
+
+        def is_told() -> bool:
+            with self._lock:
+                return any(word in line for line in self._ever)
+
+        wait_until(is_told, f"the screen to show {word}")
+
     def wait(self, seconds: float = TIMEOUT_SECONDS) -> int:
         """Return the program's exit code, once the screen shows all that it has written."""
         try:
@@ -104,3 +114,4 @@ class Terminal:
                 return
             with self._lock:
                 self._stream.feed(data)
+                self._ever.update(line.rstrip() for line in self._screen.display)

@@ -299,7 +299,7 @@ class TestTrouble:
         top.wait_shown("PROCESS")
         stage.redis.start()
 
-        top.wait_shown("Redis is back")
+        top.wait_told("Redis is back")
         stage.push("SendInvoice", 7, queue="reports")
         top.press("1")
         top.wait_shown("reports")

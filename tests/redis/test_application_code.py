@@ -1,7 +1,8 @@
 """Whatever code of the application does, wherever: what becomes of the job, its chain, batch, lock, place and history,
 and whoever waits for it.
 
-A new place where our code calls the application's, or reads one of its values, gets a row here.
+A new place where our code calls the application's, or reads one of its values, gets a row here: PLACES for those of
+workers, PUSHES for those of pushes.
 """
 
 from __future__ import annotations
@@ -500,3 +501,53 @@ def test_wherever_code_of_the_application_fails_nothing_is_lost_held_or_waited_f
     plainly(run_all, scene, store, worker)
 
     account(store, first, task, jid)
+
+
+# A push: its caller has the error
+
+
+PUSHES: dict[str, Callable[[Scene], Callable[[Any], object]]] = {}
+
+
+def pushed_by(prepare: Callable[[Scene], Callable[[Any], object]]) -> None:
+    PUSHES[prepare.__name__] = prepare
+
+
+@pushed_by
+def middleware_of_a_push(scene: Scene) -> Callable[[Any], object]:
+    scene.setup.client_middleware.add(lambda _push, proceed: (proceed(), scene.bad()))
+    return lambda first: first.perform_async(1)
+
+
+@pushed_by
+def key_of_a_push(scene: Scene) -> Callable[[Any], object]:
+    scene.options["deduplicate_key"] = scene.bad
+    return lambda first: first.perform_async(1)
+
+
+@pushed_by
+def argument_of_a_push(scene: Scene) -> Callable[[Any], object]:
+    return lambda first: first.perform_async(lying(dict, scene.bad)(key=1))
+
+
+@pushed_by
+def argument_of_one_of_many(scene: Scene) -> Callable[[Any], object]:
+    return lambda first: first.perform_bulk([[1], [lying(dict, scene.bad)(key=1)]])
+
+
+@pytest.mark.parametrize("prepare", PUSHES.values(), ids=PUSHES)
+@pytest.mark.parametrize("scene", KINDS, indirect=True)
+def test_a_push_whose_code_fails_raises_that_and_writes_nothing(
+    scene: Scene, store: Store, prepare: Callable[[Scene], Callable[[Any], object]]
+) -> None:
+    push = prepare(scene)
+    first = scene.declare()
+    raised: type[BaseException] | None = None
+
+    try:
+        push(first)
+    except BaseException as error:  # it may be any
+        raised = type(error)
+
+    assert raised is not None
+    assert store.call("KEYS", "*") == []

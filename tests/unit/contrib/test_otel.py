@@ -545,14 +545,18 @@ def python(source: str) -> subprocess.CompletedProcess[str]:
 class TestTracingThatFails:
     """It is never the job's failure: one without retries would be lost, one that has run would run again."""
 
+    @pytest.fixture(params=[RuntimeError, SystemExit])
+    def kind(self, request: pytest.FixtureRequest) -> Any:
+        return request.param
+
     @pytest.fixture(params=["sampler", "on_start", "on_end", "extract", "inject"])
     def reports(
-        self, request: pytest.FixtureRequest, setup: Setup, monkeypatch: pytest.MonkeyPatch
+        self, request: pytest.FixtureRequest, setup: Setup, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
     ) -> Iterator[list[str]]:
         """What the error handlers are told, where that part of OpenTelemetry fails."""
 
         def fail(*_args: Any, **_keywords: Any) -> Any:
-            raise RuntimeError(request.param)
+            raise kind(request.param)
 
         reports: list[str] = []
         setup.error_handler(lambda error, context: reports.append(f"{context['context']}: {error}"))

@@ -167,12 +167,18 @@ class TestPlain:
         assert totals == ["sidekiq.jobs.count:1|c", "sidekiq.jobs.perform:T|ms"]
 
 
-def test_a_client_that_fails_fails_no_job(setup: Setup) -> None:
+class Timeout(BaseException):
+    """As gevent has one."""
+
+
+@pytest.mark.parametrize("kind", [OSError, SystemExit, Timeout])
+def test_a_client_that_fails_fails_no_job(setup: Setup, kind: type[BaseException]) -> None:
     class Broken:
         def incr(self, _name: str) -> None:
-            raise OSError("no route")
+            raise kind("no route")
 
-        timing = incr
+        def timing(self, name: str, _milliseconds: float) -> None:
+            self.incr(name)
 
     told: list[tuple[Exception, Any]] = []
     setup.error_handlers.append(lambda error, context: told.append((error, context["context"])))

@@ -329,6 +329,31 @@ class TestSessions:
         current.remove()
         assert count(database, Effect) == 2
 
+    def test_a_job_that_is_done_stays_done_though_its_session_cannot_be_ended(
+        self, database: sql.Engine, worker: Worker, setup: Setup
+    ) -> None:
+        """The database may have ended the connection meanwhile."""
+        current = manage_sessions(scoped_session(sessionmaker(database)))  # of the thread: the next job has it as well
+        told: list[Any] = []
+        setup.error_handler(lambda error, context: told.append((type(error), context["context"])))
+
+        @job
+        def note(fails: bool) -> None:
+            current.execute(sql.text("SELECT 1"))
+            if fails:
+                raise ZeroDivisionError
+
+        def break_connection(connection: sql.Connection) -> None:
+            raise ConnectionError
+
+        note.perform_bulk([[False], [True], [False]])
+        sql.event.listen(database, "rollback", break_connection)
+        outcomes = [worker.run() for _ in range(2)]
+        sql.event.remove(database, "rollback", break_connection)
+
+        assert [type(each) for each in [*outcomes, worker.run()]] == [Done, Retry, Done]
+        assert [each for each in told if each[1] != "job"] == [(ConnectionError, "sqlalchemy")] * 2
+
     def test_the_scope_is_the_thread_outside_of_jobs(self) -> None:
         assert job_scope() == threading.get_ident()
         with pytest.raises(UsageError, match="takes a scoped_session"):

@@ -5,6 +5,7 @@ same, so that with CONN_MAX_AGE = 0 a connection is closed, and one of a pool is
 those around tests, nothing is closed.
 A job may leave a block `atomic` open, in a generator that something keeps.  Then Django can neither use nor close the
 connection of this thread, so it is thrown away: what the job has written there is rolled back, and the job is named.
+An error of this end is reported, and is not the job's.
 Runs in: threads of jobs, as server middleware; for async jobs in the thread of sync_to_async, which has their
 connections.  That is one thread for all async jobs of a process.
 """
@@ -18,12 +19,15 @@ from django.db import close_old_connections, connections, reset_queries
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
+from kiqcluster.contrib.run_errors import SuppressErrors
 from kiqcluster.errors import as_exception
 from kiqcluster.process.boundary.calls import guarded
 from kiqcluster.process.runtime import Run, current_setup
 from kiqcluster.sidekiq.outcome import Outcome
 
 __all__ = ["Connections"]
+
+SUPPRESS = SuppressErrors("django")
 
 
 class Connections:
@@ -36,7 +40,8 @@ class Connections:
         try:
             return proceed()
         finally:
-            _end(run)
+            with SUPPRESS:
+                _end(run)
 
     async def acall(self, run: Run, proceed: Callable[[], Awaitable[Outcome | None]]) -> Outcome | None:
         """Do the same around an async job."""
@@ -46,7 +51,8 @@ class Connections:
         try:
             return await proceed()
         finally:
-            await sync_to_async(_end, thread_sensitive=True)(run)
+            with SUPPRESS:
+                await sync_to_async(_end, thread_sensitive=True)(run)
 
 
 def _end(run: Run) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
+from kiqcluster.contrib.run_errors import SuppressErrors
 from kiqcluster.errors import UsageError
 from kiqcluster.process.job_context import current_job
 from kiqcluster.process.runtime import Run, current_setup
@@ -21,6 +23,8 @@ from kiqcluster.sidekiq.outcome import Outcome
 __all__ = ["job_scope", "manage_sessions"]
 
 S = TypeVar("S", bound=Session)
+
+SUPPRESS = SuppressErrors("sqlalchemy")  # the database may be gone once the job is done
 
 
 def job_scope() -> int:
@@ -46,6 +50,7 @@ def manage_sessions(session: Any) -> Any:
 class EndSession:
     """Server middleware.  The removal closes the session, which rolls back what was not committed.
 
+    Where the removal fails, the session is dropped without it: the next job of this scope gets another one.
     perform_inline runs a job within the work of its caller, whose session goes on.
     """
 
@@ -59,7 +64,8 @@ class EndSession:
         try:
             return proceed()
         finally:
-            self._session.remove()
+            with self._removal():
+                self._session.remove()
 
     async def acall(self, run: Run, proceed: Callable[[], Awaitable[Outcome | None]]) -> Outcome | None:
         if not _is_own(run):
@@ -67,10 +73,19 @@ class EndSession:
         try:
             return await proceed()
         finally:
-            if self._is_async:
-                await self._session.remove()
-            else:
-                self._session.remove()
+            with self._removal():
+                if self._is_async:
+                    await self._session.remove()
+                else:
+                    self._session.remove()
+
+    @contextmanager
+    def _removal(self) -> Iterator[None]:
+        with SUPPRESS:
+            try:
+                yield
+            finally:
+                self._session.registry.clear()
 
 
 def _is_async(session: Any) -> bool:

@@ -13,14 +13,16 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from kiqcluster.contrib.run_errors import SuppressErrors
 from kiqcluster.errors import UsageError
 from kiqcluster.features.payload.context import application_context
+from kiqcluster.process.boundary.calls import handled_error
 from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Run, current_setup
 from kiqcluster.sidekiq.outcome import Outcome
@@ -36,6 +38,7 @@ except ImportError as error:
 
 __all__ = ["InAppContext", "KiqCluster", "requirement"]
 
+SUPPRESS = SuppressErrors("flask")  # a teardown function that fails is not a failure of a job
 PREFIX = "KIQCLUSTER_"  # of settings in app.config
 REQUEST_ID = "X-Request-ID"  # the header that names a request
 OPEN_CONTEXT = "kiqcluster.context"  # key of a request's environ
@@ -92,11 +95,21 @@ class InAppContext:
         with self._context():
             return await proceed()
 
-    def _context(self) -> AbstractContextManager[object]:
+    @contextmanager
+    def _context(self) -> Iterator[None]:
         app = self._app
         if current_app and "kiqcluster" in current_app.extensions:
             app = current_app._get_current_object()  # type: ignore[attr-defined]
-        return app.app_context()
+        context = app.app_context()
+        context.push()
+        try:
+            yield
+        except BaseException:
+            with SUPPRESS:
+                context.pop(handled_error())
+            raise
+        with SUPPRESS:
+            context.pop(None)
 
 
 # The context of requests

@@ -88,6 +88,35 @@ class TestRuns:
 
         assert noted == [("shop", "ended", error.__name__, None)]
 
+    @pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+    def test_a_teardown_function_that_fails_fails_no_job(
+        self, app: Flask, registry: Registry, setup: Setup, noted: list[Any], kind: type[BaseException]
+    ) -> None:
+        setup.error_handler(lambda error, context: noted.append(context["context"]))
+
+        @app.teardown_appcontext
+        def fail(_error: BaseException | None) -> None:
+            raise kind
+
+        @job(name="fine")
+        def fine() -> str:
+            return "done"
+
+        @job(name="fine_async")
+        async def fine_async() -> str:
+            return "done"
+
+        @job(name="broken")
+        def broken() -> None:
+            raise ZeroDivisionError
+
+        assert (fine.perform_inline(), fine_async.perform_inline()) == ("done", "done")
+        with pytest.raises(ZeroDivisionError):
+            broken.perform_inline()
+
+        assert noted == ["flask"] * 3
+        assert not current_app
+
     def test_a_job_inside_of_a_request_has_a_context_of_its_own(
         self, app: Flask, registry: Registry, noted: list[Any]
     ) -> None:

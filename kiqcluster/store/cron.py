@@ -3,6 +3,7 @@
 Mark, begin_writing    which declaration of an application is in force; two processes that write do not mix
 write                  what an application declares, or somebody changes by hand (lua/write_cron)
 read_ticks             the ticks that are due, with their entries
+far_ticks              the ticks that are later than a moment
 skip_ticks             entries await another tick, without a job (lua/skip_ticks; with a job: row `tick` of lua/push)
 read_entries           all entries, with their next ticks and latest jobs
 find_ids               the ids of the entries of a name, or of an application; names_of_others
@@ -30,6 +31,7 @@ __all__ = [
     "Mark",
     "StoredEntry",
     "begin_writing",
+    "far_ticks",
     "find_ids",
     "names_of_others",
     "read_entries",
@@ -169,6 +171,12 @@ def read_ticks(store: Store, now: float, most: int) -> DueTicks:
             if score is not None and float(score) <= float(time)  # others may have been faster
         ]
     return DueTicks(float(time), ticks, float(next_at) if next_at else None)
+
+
+def far_ticks(store: Store, moment: float) -> dict[str, float]:
+    """Return id → tick, where that is later than an epoch second.  One round trip.  Raises StoreError."""
+    flat = store.call("ZRANGEBYSCORE", store.keys.cron_ticks, f"({moment!r}", "+inf", "WITHSCORES")
+    return {each.decode(errors="replace"): float(at) for each, at in zip(flat[::2], flat[1::2], strict=True)}
 
 
 def skip_ticks(store: Store, skipped: Sequence[tuple[str, float, float | None]]) -> int:

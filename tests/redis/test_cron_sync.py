@@ -444,6 +444,53 @@ class TestLost:
         assert set(ticks(store)) == {"a@app", "b@app", "off@app"}
 
 
+class TestClocks:
+    YEAR = 365 * 86_400
+
+    @pytest.mark.parametrize("is_declared", [True, False])
+    @pytest.mark.parametrize("schedule", ["0 * * * *", "@yearly"])
+    def test_a_tick_that_a_clock_which_was_ahead_has_put_off_is_brought_back(
+        self, store: Store, start: Start, now: float, told: Told, schedule: str, is_declared: bool
+    ) -> None:
+        sync = start(**({"a": {"schedule": schedule, "job": "report"}} if is_declared else {}))
+        if not is_declared:
+            CronSet(store=store).add("a", schedule, "report", queue="q")
+        sync.keep()
+        before = ticks(store)
+        (identifier,) = before
+        store.call("ZADD", store.keys.cron_ticks, repr(now + 2 * self.YEAR), identifier)
+
+        sync.keep()
+
+        assert ticks(store) == before
+        assert [event for event, _ in told].count("cron_ticks_brought_back") == 1
+
+    def test_a_tick_that_a_process_takes_seconds_too_early_is_not_taken_twice(
+        self, store: Store, start: Start, now: float
+    ) -> None:
+        sync = start(a={"schedule": "* * * * *", "job": "report"})
+        sync.keep()
+        minute = now // 60 * 60 + 120
+        store.call("ZADD", store.keys.cron_ticks, repr(minute), "a@app")
+
+        sync.keep()
+
+        assert ticks(store) == {"a@app": minute}
+
+    def test_ticks_are_looked_at_again_when_the_clock_has_gone_back(
+        self, store: Store, start: Start, now: float
+    ) -> None:
+        sync = start(a={"schedule": "0 * * * *", "job": "report"})
+        sync.keep()
+        before = ticks(store)
+        store.call("ZADD", store.keys.cron_ticks, repr(now + self.YEAR + 3_600), "a@app")
+        sync._bring_back(now + self.YEAR)  # a look while the clock is ahead: the tick is right then
+
+        sync.keep()
+
+        assert ticks(store) == before
+
+
 class TestReleases:
     def test_an_old_process_does_not_write_over_a_newer_release(self, store: Store, start: Start) -> None:
         old = start(daily=DAILY)

@@ -245,6 +245,11 @@ WORDING: dict[str, tuple[int, str]] = {
         "cron: removed {names}, which {application} does not declare any more; if another application of this name "
         "does, set cron_application in each",
     ),
+    "cron_ticks_brought_back": (
+        logging.WARNING,
+        "cron: {names} awaited ticks that are too far away, as the clock of Redis was ahead; they await their next "
+        "ticks now; see why that clock was wrong",
+    ),
     "cron_entries_restored": (
         logging.WARNING,
         "cron: {names} of {application} were missing in Redis, or were changed there, and are written again; see what "

@@ -5,6 +5,7 @@ Runs in: the poller's thread; `refuse_held` in the main thread, at boot.
 2. compare       what is declared with what Redis has: at boot and once a minute, by the newest release
 3. write         the entries that Redis lacks, a slice in each script; one that is the same keeps its next tick
 4. remove        what the application has declared before and does not any more; entries added at run time stay
+5. bring back    ticks that a clock which was ahead has put off: of all entries, whoever has added them
 
 A mark in Redis says which declaration of the application is in force: that of the process which started last.  So a
 process of the release before writes nothing over those of a new one, and all converge when the mark itself is lost.
@@ -33,9 +34,11 @@ from kiqcluster.store.cron import (
     Mark,
     StoredEntry,
     begin_writing,
+    far_ticks,
     find_ids,
     names_of_others,
     read_entries,
+    skip_ticks,
     write,
 )
 from kiqcluster.store.wire import server_time
@@ -45,6 +48,8 @@ __all__ = ["CronSync", "Step", "next_step"]
 MAX_SHOWN_NAMES = 20  # of entries, in one line of the log
 DIGEST_CHARACTERS = 16
 DEPLOY_SECONDS = 900.0  # within which the processes of the release before are expected to end
+# A tick is brought back that is later by this much than it would be: clocks differ, and each must have its tick once.
+CLOCK_SLACK_SECONDS = 300.0
 GIVEN_UP_SECONDS = 60.0  # after which a process that writes is taken for dead
 
 
@@ -98,6 +103,8 @@ class CronSync:
         self._told: dict[str, str] = {}  # entry that another application has → that application, as it was logged
         self._superseded = ""  # digest of what is in force in place of these entries, as it was logged
         self._unserved: frozenset[str] = frozenset()  # queues from which nobody fetches, as it was logged
+        self._known: dict[str, float] = {}  # id of an entry → its far tick, which is right
+        self._latest = 0.0  # second of the latest look
 
     def refuse_held(self) -> None:
         """Raise UsageError if another application that runs has one of these entries.
@@ -114,13 +121,13 @@ class CronSync:
                     raise UsageError(self._refusal(identifier, application, fleet), ExitCode.NAME_IN_USE)
 
     def keep(self) -> None:
-        """Write the entries that Redis lacks, and remove those that are not declared any more.
+        """Write the entries that Redis lacks, and remove those that are not declared any more; bring ticks back.
 
-        Two round trips, and one for each 500 entries; some more if something is written.  What Redis refuses is
+        Three round trips, and one for each 500 entries; some more if something is written.  What Redis refuses is
         reported, and tried again.  Raises StoreError when Redis is away.
         """
         with self._reporting_refusals():
-            self._look()
+            self._bring_back(self._look())
 
     @contextmanager
     def _reporting_refusals(self) -> Iterator[None]:
@@ -141,13 +148,14 @@ class CronSync:
                 found.append(replace(one, application=self._application))
         return found
 
-    def _look(self) -> None:
+    def _look(self) -> float:
+        """Do what is to do about the entries of this application; return the time of Redis."""
         raw, time = self._store.pipeline([("HGET", self._store.keys.cron_applications, self._application), ("TIME",)])
         now, mark = server_time(time), Mark.read(raw)
         is_first = self._own is None
         own = self._own = self._own or Mark(self.digest, f"{now:.6f}")
         if not self._entries and mark is None:
-            return
+            return now
         is_given_up = mark is not None and not 0.0 <= now - mark.since < GIVEN_UP_SECONDS
         step = next_step(mark, own, is_first=is_first, is_given_up=is_given_up)
         if step is Step.WRITE:
@@ -157,6 +165,7 @@ class CronSync:
         elif mark is not None and not mark.is_unfinished and now - mark.since > DEPLOY_SECONDS:
             self._tell_superseded(mark, now)
         self._tell_unserved()
+        return now
 
     # 3. write
 
@@ -218,6 +227,31 @@ class CronSync:
         if put:
             self._expect(self._store.keys.cron_ticks, min(float(row.further) for row in put))
         return [row.id for row in put]
+
+    # 5. bring back
+
+    def _bring_back(self, now: float) -> None:
+        """Have entries await their next tick, where they await a later one because a clock was ahead.
+
+        now: of Redis.  Each tick is looked at once, and all of them once more when that clock has gone back.
+        """
+        if now < self._latest:
+            self._known = {}
+        self._latest = now
+        far = far_ticks(self._store, now + CLOCK_SLACK_SECONDS)
+        unknown = [each for each, at in far.items() if self._known.get(each) != at]
+        late: list[tuple[str, float, float | None]] = []
+        for stored in read_entries(self._store, unknown, with_history=False) if unknown else ():
+            try:
+                schedule = CronEntry.read(stored.id, stored.raw).schedule
+            except UsageError:  # others may be able to read it
+                continue
+            if far[stored.id] > schedule.next(now + CLOCK_SLACK_SECONDS):
+                late.append((stored.id, far[stored.id], float(schedule.next(now))))
+        self._known = far
+        if late and skip_ticks(self._store, late):
+            self._tell("cron_ticks_brought_back", [each for each, _, _ in late])
+            self._expect(self._store.keys.cron_ticks, min(at for _, _, at in late if at is not None))
 
     # telling
 

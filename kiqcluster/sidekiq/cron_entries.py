@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -31,6 +32,7 @@ RUBY_KEYS = {"cron": "schedule", "class": "job", "klass": "job"}  # of sidekiq-c
 RUBY_ONLY = frozenset(
     {"namespace", "source", "active_job", "queue_name_prefix", "queue_name_delimiter", "symbolize_args"}
 )
+OTHER_WEEKDAYS = re.compile(r"\*,|,\*|(?<![-\w])\w+/")  # such as `1,*` and `1/2`: other days in Ruby
 KEYS = ("schedule", "job", "args", "tz", "queue", "retry", "missed", "grace", "enabled", "description")
 
 
@@ -123,7 +125,8 @@ def _declared(name: Any, table: Any) -> CronEntry:
             raise UsageError(f"cron entry {name}: it has {own} twice; leave {key} out")
         if own not in RUBY_ONLY:
             found[own] = value
-    return _entry(name, found)
+    entry = _entry(name, found)
+    return _read_as_ruby_does(entry) if "cron" in table else entry
 
 
 def _entry(name: Any, found: Mapping[str, Any]) -> CronEntry:
@@ -186,7 +189,8 @@ def _check(found: Mapping[str, Any]) -> None:
 def ruby_entry(name: str, record: Mapping[str, str]) -> tuple[CronEntry, bool]:
     """Return the entry of a record of sidekiq-cron, and whether it is enabled.  record: the hash in Redis.
 
-    Raises UsageError for one that cannot be taken over: a schedule in words, an envelope of ActiveJob.
+    Raises UsageError for one that cannot be taken over: a schedule in words, or one whose days Ruby reads otherwise; an
+    envelope of ActiveJob.
     """
     if record.get("active_job") in ("1", "true"):
         raise UsageError(f"cron entry {name}: it is an Active Job of Rails, whose envelope only Ruby can make")
@@ -205,7 +209,23 @@ def ruby_entry(name: str, record: Mapping[str, str]) -> tuple[CronEntry, bool]:
         found["retry"] = {"true": True, "false": False}.get(retry) if not _is_count(retry) else int(retry)
     elif isinstance(message, dict) and isinstance(message.get("retry"), int):
         found["retry"] = message["retry"]
-    return _entry(name, found), record.get("status", "enabled") == "enabled"
+    return _read_as_ruby_does(_entry(name, found)), record.get("status", "enabled") == "enabled"
+
+
+def _read_as_ruby_does(entry: CronEntry) -> CronEntry:
+    """Return the entry of a schedule that was written for Ruby.  Raises UsageError if its days are others here.
+
+    If both day fields are restricted, Ruby takes a day of either.  Here a day has to match both if one of them begins
+    with `*` (as in Debian's cron).  As weekdays, Ruby reads `1/2` and `1,*` as Monday only.  Source: fugit cron.rb.
+    """
+    day, weekday = entry.schedule.text.split()[-3::2] if " " in entry.schedule.text else ("*", "*")
+    is_either = day not in ("*", "*/1") and weekday != "*"
+    if (is_either and "*" in day + weekday) or (weekday != "*" and OTHER_WEEKDAYS.search(weekday)):
+        raise UsageError(
+            f"cron entry {entry.name}: {entry.schedule.text!r} means other days to Ruby than to kiqcluster; write the "
+            "days out, as in 1-31/2 for */2, which means the same to both (Ruby takes a day of either field)"
+        )
+    return entry
 
 
 def _is_count(text: str) -> bool:

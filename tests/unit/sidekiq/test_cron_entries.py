@@ -120,3 +120,37 @@ def test_a_record_of_sidekiq_cron_becomes_an_entry() -> None:
 def test_a_record_that_only_ruby_can_enqueue_is_refused(record: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         ruby_entry("cleanup", record)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    ["0 0 */2 * 1-5", "0 0 1 * */2", "30 0 0 */3 * MON", "0 0 */31 * 1", "0 0 1,2,* * 1", "0 0 * * 1/2", "0 0 * * 1,*"],
+)
+def test_a_schedule_whose_days_ruby_reads_otherwise_is_not_taken_over(fields: str) -> None:
+    file = {"cleanup": {"cron": fields, "class": "Cleanup"}}
+
+    with pytest.raises(UsageError, match="write the days out"):
+        ruby_entry("cleanup", {"klass": "Cleanup", "cron": f"{fields} Europe/Berlin"})
+    with pytest.raises(UsageError, match="write the days out"):
+        parse_entries(file)
+    (own,) = parse_entries({"cleanup": {"schedule": fields, "job": "Cleanup"}})
+    assert own.schedule.text == fields
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "0 0 1-31/2 * 1-5",
+        "0 0 1 * 1",
+        "0 0 */2 * *",
+        "0 0 * * */2",
+        "0 9 */1 * 1",
+        "0 0 * * 1-5/2",
+        "0 0 1/2 * *",
+        "@daily",
+    ],
+)
+def test_a_schedule_whose_days_ruby_reads_alike_is_taken_over(fields: str) -> None:
+    entry, _ = ruby_entry("cleanup", {"klass": "Cleanup", "cron": fields})
+
+    assert entry.schedule.text == fields

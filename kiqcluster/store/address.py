@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from redis.connection import Connection as TcpConnection
 from redis.connection import SSLConnection, UnixDomainSocketConnection, parse_url
@@ -126,7 +126,7 @@ def _parsed(address: str) -> Node:
     if "#" in address:  # the URL parser cuts off the rest, which may leave a valid address
         raise ValueError(f"a # ends it; {ESCAPE_HELP}")
     try:
-        node: Node = parse_url(address)  # type: ignore[no-untyped-call]  # redis-py has no types here
+        node: Node = parse_url(_with_plus(address))  # type: ignore[no-untyped-call]  # redis-py has no types here
     except ValueError as error:
         if "ort" in str(error):  # the message quotes the port, which is the start of a password with a / in it
             raise ValueError(f"its port is not a number up to 65535; {ESCAPE_HELP}") from None
@@ -144,6 +144,12 @@ def _check_database(address: str, node: Node) -> None:
         raise ValueError("the number of the database is negative")
 
 
+def _with_plus(address: str) -> str:
+    """Return the address with each + of its options escaped: URL parsers make a space of it, also in a password."""
+    before, mark, options = address.partition("?")
+    return before + mark + options.replace("+", "%2B")
+
+
 def _check_options(node: Node) -> None:
     """Raise ValueError for an option that connections do not take.  Creates one to find out, and opens nothing."""
     options = {name: value for name, value in node.items() if name != "connection_class"}
@@ -157,7 +163,7 @@ def _check_options(node: Node) -> None:
 
 def _parse_service(address: str) -> Service:
     """Return the service of redis+sentinel:// (rediss+sentinel://: TLS to sentinels and servers alike)."""
-    found = SENTINEL_ADDRESS.fullmatch(address)
+    found = SENTINEL_ADDRESS.fullmatch(_with_plus(address))
     hosts = endpoints_of(found["hosts"], DEFAULT_SENTINEL_PORT) if found else None
     if found is None or hosts is None:
         raise UsageError(
@@ -176,7 +182,9 @@ def _parse_service(address: str) -> Service:
         else:
             others.append((name, value))
     login = f"{found['login']}@" if found["login"] else ""
-    node = parse_address(f"{found['scheme']}://{login}localhost/{found['db'] or 0}?{urlencode(others)}")
+    node = parse_address(
+        f"{found['scheme']}://{login}localhost/{found['db'] or 0}?{urlencode(others, quote_via=quote)}"
+    )
     assert isinstance(node, dict)
     del node["host"]
     if node.get("connection_class") is SSLConnection:

@@ -208,3 +208,15 @@ def test_an_outage_is_what_goes_away_by_itself(error: StoreError, outage: bool) 
 def test_a_folder_without_a_server_says_what_has_to_run_there(tmp_path: Path) -> None:
     with pytest.raises(RedisUnavailable, match=r"kiqcluster --embedded.* has to run there"):
         Store(f"embedded:{tmp_path}").call("PING")
+
+
+@pytest.mark.parametrize("word", ["a+b", "a%2Bb"])
+def test_a_plus_in_a_password_of_the_options_stays_a_plus(word: str) -> None:
+    node = parse_address(f"unix:///run/redis.sock?password={word}&client_name=a%20b")
+    service = parse_address(f"redis+sentinel://a/jobs/0?sentinel_password={word}&password={word}&client_name=a%20b")
+
+    assert isinstance(node, dict)
+    assert isinstance(service, Service)
+    assert (node["password"], node["client_name"]) == ("a+b", "a b")
+    assert service.options["password"] == "a+b"
+    assert (service.node["password"], service.node["client_name"]) == ("a+b", "a b")

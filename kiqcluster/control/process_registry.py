@@ -225,12 +225,16 @@ def prune(store: Store) -> int:
 def drop_expired(store: Store) -> int:
     """Remove identities whose heartbeat has expired; return how many.
 
-    Two round trips per 500 processes, one more where any has expired.  Raises StoreError.
+    Data that was copied without its expiry would show a process for ever: its hash gets one, and expires in a minute.
+    Three round trips per 500 processes, one more where any has expired.  Raises StoreError.
     """
     keys, dropped = store.keys, 0
     for names in scan(store, "SSCAN", keys.processes, "COUNT", MAX_PER_ROUND_TRIP):
         infos = store.read_each([("HGET", keys.process(name.decode(errors="replace")), "info") for name in names])
         gone = [name for name, info in zip(names, infos, strict=True) if not isinstance(info, bytes)]
+        there = [keys.process(name.decode(errors="replace")) for name in names if name not in gone]
+        if there:
+            store.pipeline([("EXPIRE", key, HEARTBEAT_TTL_SECONDS, "NX") for key in there])
         dropped += int(store.call("SREM", keys.processes, *gone)) if gone else 0
     return dropped
 

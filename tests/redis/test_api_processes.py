@@ -153,6 +153,20 @@ class TestProcessSet:
         store.call("SADD", "processes", *gone)
         assert ProcessSet(store=store).cleanup() == 0
 
+    def test_a_process_whose_data_has_lost_its_expiry_goes_within_a_minute(self, store: Store) -> None:
+        """A copy of the data without TTLs would show it for ever."""
+        publish(store, OURS, ttl=30)
+        publish(store, RUBYS)
+        store.call("PERSIST", RUBYS)
+        store.call("SADD", "processes", "queue:default")  # anybody may have written it
+        store.call("LPUSH", "queue:default", "job")
+
+        process_registry.drop_expired(store)
+
+        assert 0 < store.call("TTL", RUBYS) <= 60
+        assert 0 < store.call("TTL", OURS) <= 30
+        assert store.call("TTL", "queue:default") == -1
+
     def test_the_fleet_drops_who_is_gone_also_without_memory(self, own_server: RedisServer) -> None:
         store = own_server.store()
         publish(store, OURS)

@@ -307,6 +307,16 @@ class TestOwners:
         assert ticks(store) == {}
 
 
+def test_a_process_without_an_expiry_is_in_the_way_for_a_minute_only(store: Store, start: Start) -> None:
+    start("shop", daily=DAILY).keep()
+    run_process(store, "shop")
+
+    with pytest.raises(UsageError):
+        start("blog", daily=DAILY).refuse_held()
+
+    assert 0 < store.call("TTL", store.keys.process("host:1:shop")) <= 60
+
+
 class TestUnserved:
     """Entries whose jobs wait in a queue from which no process fetches."""
 

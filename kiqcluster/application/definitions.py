@@ -13,6 +13,7 @@ from typing import Any
 
 from kiqcluster.application.argument_types import typed
 from kiqcluster.application.options import OPTIONS, check_combinations, check_options
+from kiqcluster.application.places import this_place
 from kiqcluster.application.registry import BY_KEYWORD, Definition, current_registry
 from kiqcluster.application.signatures import hidden_by_decorator, hides_parameters
 from kiqcluster.errors import InvalidPush, JobDefinitionError, UsageError
@@ -93,6 +94,7 @@ def define(
         prepare=prepare,
         signature=signature,
         origin=(target.__module__, target.__qualname__),
+        place=this_place(target),
         local={key: value for key, value in checked.items() if not OPTIONS[key].on_wire},
         declared=declared,
         is_async=inspect.iscoroutinefunction(getattr(target, "perform", target)),

@@ -1,7 +1,7 @@
 """Registry: maps names to job definitions.  Only registered names ever run.
 
-A new definition from the same place (module and qualified name) replaces the old one, as after a reload.  A definition
-from another place under a registered name is an error that names both.
+A module that runs again, as after a reload, declares its jobs again, and the new definitions replace the old ones.  Any
+other definition under a registered name is an error that names both places.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from inspect import Parameter, Signature
 from types import CoroutineType
 from typing import Any
 
+from kiqcluster.application.places import Place
 from kiqcluster.errors import InvalidArguments, JobDefinitionError, UsageError, class_name, message_of
 from kiqcluster.process.boundary.calls import exc_info, guarded, is_a
 from kiqcluster.process.in_force import InForce
@@ -29,6 +30,7 @@ __all__ = ["BY_KEYWORD", "ENVELOPE", "Definition", "Perform", "Registry", "curre
 Perform = Callable[..., Any]
 LOGGER = logging.getLogger("kiqcluster")
 BY_KEYWORD = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)  # kinds of parameters that take no positional argument
+LOCALS = "<locals>"  # in the qualified name of what a function defines
 ENVELOPE = Signature([Parameter("envelope", Parameter.POSITIONAL_ONLY)])
 
 
@@ -39,8 +41,9 @@ class Definition:
     options: those written to the payload, retry and queue first.  local: those that are not.  declared: names of the
     options that the job or a base of it gives, whatever their values; all others have their defaults.
     prepare: returns the instance (None for a function) and its bound perform, for one run.  origin: module and
-    qualified name.  enveloped: the same job, with an envelope of ActiveJob as its argument; None for a job without
-    envelopes.  called: the signature of the code, where `signature` is that of an envelope.
+    qualified name.  place: where the application declares it; None for a job that an integration has found.
+    enveloped: the same job, with an envelope of ActiveJob as its argument; None for a job without envelopes.
+    called: the signature of the code, where `signature` is that of an envelope.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Definition:
     prepare: Callable[[], tuple[object, Perform]]
     signature: Signature
     origin: tuple[str, str]
+    place: Place | None = None
     local: Mapping[str, Any] = field(default_factory=dict)
     declared: frozenset[str] = frozenset()
     enveloped: Definition | None = None
@@ -213,11 +217,8 @@ class Registry:
     def add(self, definition: Definition) -> None:
         """Register a definition.  Raises JobDefinitionError if another definition has its name."""
         taken = self._definitions.get(definition.name)
-        if taken is not None and taken.origin != definition.origin:
-            raise JobDefinitionError(
-                f"two jobs are named {definition.name!r}: {'.'.join(taken.origin)} and {'.'.join(definition.origin)}; "
-                "give one of them another name (name=… or namespace=…), or payloads would run the wrong code"
-            )
+        if taken is not None and taken is not definition and not _is_declared_again(taken, definition):
+            raise JobDefinitionError(_two_of_one_name(taken, definition))
         self._definitions[definition.name] = definition
 
     def get(self, name: str) -> Definition | None:
@@ -243,6 +244,26 @@ class Registry:
 
     def __len__(self) -> int:
         return len(self._definitions)
+
+
+def _is_declared_again(old: Definition, new: Definition) -> bool:
+    """Return whether a definition replaces another one, which its module has declared before."""
+    if old.origin != new.origin:
+        return False
+    return old.place is None or new.place is None or new.place.replaces(old.place)
+
+
+def _two_of_one_name(taken: Definition, definition: Definition) -> str:
+    places = " and ".join(
+        ".".join(each.origin) + (f" ({each.place.line})" if each.place else "") for each in (taken, definition)
+    )
+    remedy = "give one of them another name (name=… or namespace=…), or payloads would run the wrong code"
+    if taken.origin == definition.origin and LOCALS in definition.origin[1]:
+        remedy += (
+            ". A function that returns functions gives all of them one name: a decorator needs functools.wraps, "
+            "and one that makes jobs needs name=…"
+        )
+    return f"two jobs are named {definition.name!r}: {places}; {remedy}"
 
 
 def _log_unresolved(name: str, error: BaseException) -> None:

@@ -84,17 +84,17 @@ def test_keywords_right_behind_the_positions_find_theirs() -> None:
     assert called(definition, "a", note="soon", copies=2, order=7) == ["a", 7, 2, "soon"]
 
 
+@pytest.mark.parametrize("decorate", [inject, pass_on])
 @pytest.mark.parametrize(
     ("args", "kwargs", "name"),
     [((7,), {"copies": 2}, "copies"), ((), {"order": 7}, "order"), (("a", 7), {"colour": 1}, "colour")],
 )
 def test_a_keyword_whose_position_is_not_certain_is_refused(
-    args: tuple[Any, ...], kwargs: dict[str, Any], name: str
+    decorate: Callable[[Function], Function], args: tuple[Any, ...], kwargs: dict[str, Any], name: str
 ) -> None:
     """With `inject`, 7 is the order; with `pass_on`, it is the session."""
-    for decorate in (inject, pass_on):
-        with pytest.raises(InvalidArguments, match=f"decorator hides its parameters, so '{name}' has no certain"):
-            declared(decorate).positional(args, kwargs)
+    with pytest.raises(InvalidArguments, match=f"decorator hides its parameters, so '{name}' has no certain"):
+        declared(decorate).positional(args, kwargs)
 
 
 def test_one_that_gives_it_by_keyword_hides_a_parameter_that_only_keywords_reach() -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import sys
+from asyncio import Future
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import Parameter, Signature
-from types import CoroutineType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
 from kiqcluster.application.places import Place
@@ -30,6 +31,7 @@ __all__ = ["BY_KEYWORD", "ENVELOPE", "Definition", "Perform", "Registry", "curre
 Perform = Callable[..., Any]
 LOGGER = logging.getLogger("kiqcluster")
 BY_KEYWORD = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)  # kinds of parameters that take no positional argument
+LAZY = (CoroutineType, GeneratorType, AsyncGeneratorType, map, filter)  # they do nothing until somebody asks
 LOCALS = "<locals>"  # in the qualified name of what a function defines
 ENVELOPE = Signature([Parameter("envelope", Parameter.POSITIONAL_ONLY)])
 
@@ -194,13 +196,31 @@ class Definition:
         return None
 
     def check_returned(self, returned: object) -> None:
-        """Check what `perform` of a job that is not async has returned.  Raises UsageError for a coroutine."""
-        if is_a(returned, CoroutineType):
-            returned.close()
-            raise UsageError(
-                f"{self.name} has returned a coroutine, which nobody awaits, so it has done nothing: a plain function "
-                "is around its async def; make that an async def as well"
-            )
+        """Check what `perform` has returned.  Raises UsageError for work that nobody would begin or wait for.
+
+        That is a coroutine or a task, which nobody awaits, or a generator, `map` or `filter`, which nobody iterates.
+        """
+        if returned is None:
+            return
+        if not (is_a(returned, LAZY) or hasattr(type(returned), "__await__")) or _has_ended(returned):
+            return
+        _end_unawaited(returned)
+        raise UsageError(
+            f"{self.name} has returned a {type(returned).__name__}, which nobody awaits or iterates, so its work "
+            "is not done: await it in the job, or iterate over it there; a decorator around the function must do so too"
+        )
+
+
+def _has_ended(returned: object) -> bool:
+    return is_a(returned, Future) and returned.done() and not returned.cancelled()
+
+
+def _end_unawaited(returned: object) -> None:
+    """Have a coroutine give no warning, and a task not go on beside the next try of its job."""
+    if is_a(returned, CoroutineType):
+        returned.close()
+    elif is_a(returned, Future):
+        returned.cancel()
 
 
 class Registry:

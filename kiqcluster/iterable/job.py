@@ -158,6 +158,7 @@ def _perform(around: str | None) -> Callable[..., None]:
 
 def _async_perform(around: str | None) -> Callable[..., Any]:
     async def perform(self: Any, *args: Any) -> None:
+        check_returned = type(self).definition.check_returned
         loop = _loop(self, args)
         items = loop.items()
         token = CURRENT_STEP.set(loop.step)
@@ -165,10 +166,10 @@ def _async_perform(around: str | None) -> Callable[..., Any]:
             while (item := await asyncio.to_thread(next, items, END)) is not END:
                 try:
                     if around is None:
-                        await self.each_iteration(item, *args)
+                        check_returned(await self.each_iteration(item, *args))
                     else:
                         async with _entered(self.around_iteration()):
-                            await self.each_iteration(item, *args)
+                            check_returned(await self.each_iteration(item, *args))
                 except AbortIteration as aborted:
                     await asyncio.to_thread(_throw, items, aborted)
                     return

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, NoReturn
 
 import pytest
 
 from kiqcluster import job
 from kiqcluster.application.registry import Registry
+from kiqcluster.errors import UsageError
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
@@ -89,6 +90,38 @@ def test_a_job_whose_task_cannot_be_made_has_failed(
     assert sorted(each["args"] for each in retried) == [[number] for number in range(JOBS)]
     assert {each["error_message"] for each in retried} == {"no task"}
     assert ran == []
+
+
+@pytest.mark.parametrize("returned", ["coroutine", "async_generator", "Task"])
+def test_an_async_job_that_returns_work_which_nobody_awaits_has_failed(
+    worker: ThreadedWorker, store: Store, ran: list[int], returned: str
+) -> None:
+    async def work() -> None:
+        await Turn()
+        ran.append(0)
+
+    async def items() -> AsyncIterator[int]:
+        yield ran.append(0) or 0
+
+    begins: dict[str, Callable[[], object]] = {
+        "coroutine": work,
+        "async_generator": items,
+        "Task": lambda: asyncio.get_running_loop().create_task(work()),
+    }
+
+    @job(name="Careless")
+    async def careless() -> object:
+        return begins[returned]()
+
+    worker.push_job("Careless")
+    worker.run_all()
+
+    assert [
+        f"returned a {returned}, " in decode(raw)["error_message"] for raw in store.call("ZRANGE", "retry", 0, -1)
+    ] == [True]
+    assert ran == []
+    with pytest.raises(UsageError, match=f"returned a {returned}"):
+        careless.perform_inline()
 
 
 @pytest.mark.parametrize("has_task", [False, True])

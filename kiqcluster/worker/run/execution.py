@@ -38,6 +38,7 @@ from kiqcluster.errors import (
     PayloadDecryptionError,
     RetryError,
     UnknownJob,
+    UsageError,
     as_exception,
 )
 from kiqcluster.features import tasks, timeouts
@@ -251,6 +252,8 @@ class Execution:
             self._lines.take(run.context, definition)
             self._lines.go_on()
         outcome: Outcome = DONE
+        if raised is None and run.effects is None and returned is not None and definition is not None:
+            raised = _unawaited(definition, returned)
         if raised is not None and definition is not None:
             outcome = self._raised_at_last(run, payload, definition, raised)
         elif run.effects is None:
@@ -361,7 +364,7 @@ class Execution:
                 if run.record is not None:
                     self._start_async(run, payload, definition, instance, perform)
                     return None
-                perform = partial(self._complete, run, perform)
+                perform = partial(self._complete, run, partial(_awaited, definition, perform))
             if not self._setup.server_middleware.stack:
                 run.returned = perform(*(self._opened(payload) if KEY_VERSION in payload else arguments))
                 if Forks.generation != generation or not Forks.page[0]:
@@ -469,7 +472,7 @@ class Execution:
         async def last() -> Outcome | None:
             nonlocal has_run
             has_run = True
-            run.returned = await perform(*self._opened(payload))
+            run.returned = await _awaited(definition, perform, *self._opened(payload))
             return None
 
         run.effects = []
@@ -671,3 +674,19 @@ class Execution:
         unit, now, reason = run.unit, self._runtime.clock.now(), as_exception(error)
         self._report.log_failed("cannot conclude, buried", error)
         return decide(Facts(ending=Ending.UNDECIDABLE, now=now, raw=unit.payload, queue=unit.queue, error=reason))
+
+
+async def _awaited(definition: Definition, perform: Callable[..., Any], *arguments: Any) -> Any:
+    """Run an async job, and check at its end what it has returned: a task may end a moment later."""
+    returned = await perform(*arguments)
+    definition.check_returned(returned)
+    return returned
+
+
+def _unawaited(definition: Definition, returned: object) -> UsageError | None:
+    """Return the error of an async job that has returned work which nobody awaits, None for others."""
+    try:
+        definition.check_returned(returned)
+    except UsageError as error:
+        return error
+    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from random import Random
@@ -218,6 +218,24 @@ class TestDone:
         assert worker.counted()["nothing", "default"]["queued"] == 2
 
 
+class Unawaited:
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+async def unbegun() -> AsyncIterator[int]:
+    yield 1
+
+
+UNBEGUN: dict[str, Callable[[], object]] = {
+    "generator": lambda: (number for number in range(3)),
+    "async_generator": unbegun,
+    "map": lambda: map(print, [1]),
+    "filter": lambda: filter(print, [1]),
+    "Unawaited": Unawaited,
+}
+
+
 class TestFailure:
     @pytest.mark.parametrize("has_middleware", [False, True])
     def test_a_job_that_returns_a_coroutine_has_not_run(self, worker: Worker, has_middleware: bool) -> None:
@@ -233,6 +251,28 @@ class TestFailure:
         assert "returned a coroutine, which nobody awaits" in entry(outcome)["error_message"]
         with pytest.raises(UsageError, match="returned a coroutine"):
             sample.perform_inline()
+
+    @pytest.mark.parametrize("has_middleware", [False, True])
+    @pytest.mark.parametrize("kind", ["generator", "async_generator", "map", "filter", "Unawaited"])
+    def test_a_job_that_returns_work_which_nobody_begins_has_not_run(
+        self, worker: Worker, kind: str, has_middleware: bool
+    ) -> None:
+        sample = job(name="SampleJob")(lambda: UNBEGUN[kind]())  # as with a decorator that passes it on
+        if has_middleware:
+            worker.setup.server_middleware.add(lambda run, proceed: proceed())
+
+        outcome = worker.run("SampleJob")
+
+        assert type(outcome) is Retry
+        assert f"returned a {kind}, which nobody awaits or iterates" in entry(outcome)["error_message"]
+        with pytest.raises(UsageError, match=f"returned a {kind}"):
+            sample.perform_inline()
+
+    def test_a_job_that_returns_an_iterator_which_has_done_its_work_is_done(self, worker: Worker) -> None:
+        """A cursor of a database is its own iterator."""
+        job(name="SampleJob")(lambda: iter([1]))
+
+        assert type(worker.run("SampleJob")) is Done
 
     @pytest.mark.parametrize("has_middleware", [False, True])
     def test_a_job_whose_result_lies_about_its_class_is_done(self, worker: Worker, has_middleware: bool) -> None:

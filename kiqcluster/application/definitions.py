@@ -72,10 +72,7 @@ def define(
     checked = check_options(options, name)
     check_combinations(checked, name)
     is_iterable = getattr(target, "is_iterable", False) is True
-    if "max_iteration_runtime" in checked and not is_iterable:
-        raise JobDefinitionError(f"{name}: max_iteration_runtime has no effect: the class is no IterableJob")
-    if "concurrency_key" in checked and "concurrency_limit" not in checked:
-        raise JobDefinitionError(f"{name}: concurrency_key = … has no effect without a concurrency_limit")
+    _check_effects(name, checked, is_iterable=is_iterable)
     is_active_job = checked.get("active_job", False)
     is_hidden = not is_active_job and hides_parameters(getattr(target, "perform", target))
     _check_signature(name, signature, target, () if is_active_job or is_hidden else BY_KEYWORD)
@@ -106,6 +103,14 @@ def define(
         definition = definition.with_envelope() if is_active_job else typed(definition, target)
     current_registry().add(definition)
     return definition
+
+
+def _check_effects(name: str, options: Mapping[str, Any], *, is_iterable: bool) -> None:
+    """Raise JobDefinitionError for an option that has no effect without something else."""
+    if "max_iteration_runtime" in options and not is_iterable:
+        raise JobDefinitionError(f"{name}: max_iteration_runtime has no effect: the class is no IterableJob")
+    if "concurrency_key" in options and "concurrency_limit" not in options:
+        raise JobDefinitionError(f"{name}: concurrency_key = … has no effect without a concurrency_limit")
 
 
 def _check_key_functions(name: str, options: Mapping[str, Any], signature: inspect.Signature) -> None:

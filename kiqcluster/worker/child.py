@@ -223,6 +223,7 @@ class Child:
         self._alarm.set(self._spec.config.boot_timeout)
         try:
             runtime.run_hooks("startup")
+            self._inbox.trap()
         finally:
             self._alarm.set(0)
 
@@ -334,6 +335,7 @@ class Child:
 
     def _tick(self) -> None:
         self._next_tick = self._clock.monotonic() + TICK_SECONDS
+        self._inbox.trap()  # handlers of the application run in this thread: ready, quiet, resume
         if lost := self._descriptors.lost():
             self._stop_without_descriptors(lost)
         if self._stopping.at is None:  # a stop has a deadline of its own

@@ -40,7 +40,12 @@ class Inbox(SignalPipe):
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def trap(self) -> None:
-        """Hear those as well; also those that the application has set handlers for."""
+        """Hear those as well, whatever code of the application has changed.
+
+        Called again after such code has run in the main thread: an event loop with signal handlers takes the wakeup
+        descriptor, and leaves none.
+        """
+        self.listen()
         catch(SIGNAL_ACTIONS)
 
     def close_after_fork(self) -> None:

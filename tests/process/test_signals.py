@@ -205,6 +205,34 @@ def test_a_signal_that_the_application_handles_itself_is_its_own(stage: Stage, t
     assert cluster.pids() == {0: pid}
 
 
+@pytest.mark.parametrize("place", ["import", "startup"])
+def test_a_worker_whose_application_has_run_an_event_loop_obeys_signals(stage: Stage, place: str) -> None:
+    """asyncio takes the wakeup descriptor for its signal handlers, and leaves none."""
+    app = stage.write_application(f"""
+        import asyncio, signal
+        from kiqcluster import on
+
+        async def hear():
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                loop.add_signal_handler(number, lambda: None)
+                loop.remove_signal_handler(number)
+
+        def warm_up():
+            asyncio.run(hear())
+
+        {"warm_up()" if place == "import" else 'on("startup")(warm_up)'}
+    """)
+    cluster = stage.run_cluster("default", "-c", "1", app=app)
+    pid = cluster.wait_ready()[0]
+
+    os.kill(pid, signal.SIGTERM)
+
+    cluster.wait_for("worker_left")
+    wait_until(lambda: cluster.pids().get(0, pid) != pid, "a replacement")
+    assert cluster.stop() == 0
+
+
 # one child
 
 

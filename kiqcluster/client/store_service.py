@@ -30,7 +30,7 @@ class StoreService(Service):
 
     @classmethod
     def of(cls, store: Store) -> Self:
-        """Return the one of this process for a store, with its thread; from any thread."""
+        """Return the one of this process for a store, with its thread; from any thread.  Raises NoThread."""
         with StoreService._making:
             if StoreService._pid != os.getpid():
                 StoreService._services, StoreService._pid = WeakKeyDictionary(), os.getpid()
@@ -40,5 +40,5 @@ class StoreService(Service):
                 service = services[cls] = cls()
                 finalize(store, service.stop).atexit = False
             if not service.is_alive:
-                service.start()
+                service.start_or_raise()
             return service

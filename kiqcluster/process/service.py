@@ -82,6 +82,14 @@ class Service:
         if refusal is not None:
             self._on_crash(self.name, NoThread(f"the system has no thread to give ({refusal})"))
 
+    def start_or_raise(self) -> None:
+        """Start the thread as `start` does.  Raises NoThread each time that the system refuses one."""
+        self.start()
+        if self._thread is None:
+            raise NoThread(
+                "the system has no thread to give, so nothing was done; raise the limit of processes (ulimit -u)"
+            )
+
     def _try_to_start(self) -> RuntimeError | None:
         """Start a thread; return why that failed, None where it did not or was told before."""
         self._thread = threading.Thread(target=self._guarded, name=self.thread_name, daemon=True)
@@ -166,7 +174,7 @@ def beside_loops(run: Callable[[], T]) -> T:
     if not is_in_loop():
         return run()
     aside = _Aside(run)
-    aside.start()
+    aside.start_or_raise()
     aside.join(threading.TIMEOUT_MAX)  # an ordinary call has no time limit either
     return aside.returned()
 

@@ -14,11 +14,13 @@ from kiqcluster.client.handle import Handle
 from kiqcluster.errors import InvalidArguments, RedisRefused, RedisUnavailable
 from kiqcluster.job import JobFunction
 from kiqcluster.process.runtime import Push, Setup, using_setup
+from kiqcluster.process.service import NoThread
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from kiqcluster.testing import enqueued, fake
 from tests.kit import RedisServer
 from tests.proxy import Proxy
+from tests.unit.process.test_service import no_threads
 
 pytestmark = pytest.mark.usefixtures("setup")
 
@@ -38,6 +40,22 @@ def queued(store: Store, queue: str = "default") -> list[dict[str, Any]]:
 def lpush_calls(store: Store) -> int:
     found = re.search(r"cmdstat_lpush:calls=(\d+)", store.call("INFO", "commandstats").decode())
     return int(found[1]) if found else 0
+
+
+def test_a_push_or_a_wait_without_a_thread_raises_instead_of_waiting_for_ever(store: Store) -> None:
+    @job(result_ttl=60)
+    def note(number: int) -> None: ...
+
+    handle = note.enqueue(1)
+
+    with no_threads():
+        for _ in range(2):
+            with pytest.raises(NoThread):
+                asyncio.run(note.aenqueue(2))
+            with pytest.raises(NoThread):
+                asyncio.run(handle.aresult(1))
+
+    assert asyncio.run(note.aenqueue(3)) is not None
 
 
 def test_a_push_writes_what_perform_async_writes(store: Store) -> None:

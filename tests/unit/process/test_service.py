@@ -5,11 +5,14 @@ The system is asked for a stack that no address space holds, so the threads that
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kiqcluster.process.service import Service
+import pytest
+
+from kiqcluster.process.service import NoThread, Service, beside_loops
 from tests.kit import TIMEOUT_SECONDS
 
 STACK_BYTES = 1 << 46
@@ -53,6 +56,24 @@ def test_a_thread_that_the_system_does_not_give_is_told_once_and_starts_when_it_
     assert bench.runs.wait(TIMEOUT_SECONDS)
     bench.stop()
     assert bench.join(TIMEOUT_SECONDS)
+
+
+def test_a_caller_who_needs_the_thread_gets_an_error_each_time() -> None:
+    bench = Bench()
+
+    with no_threads():
+        for _ in range(2):
+            with pytest.raises(NoThread, match="no thread"):
+                bench.start_or_raise()
+
+
+def test_a_function_beside_a_loop_that_gets_no_thread_raises() -> None:
+    async def call() -> None:
+        with no_threads():
+            beside_loops(lambda: None)
+
+    with pytest.raises(NoThread):
+        asyncio.run(call())
 
 
 def test_a_service_without_a_thread_can_be_stopped_and_joined() -> None:

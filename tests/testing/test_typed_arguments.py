@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster import job
+from kiqcluster import Client, job
 from kiqcluster.errors import InvalidArguments, MisfitArguments
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Retry
@@ -97,14 +97,11 @@ def test_a_chain_refuses_what_does_not_fit_when_it_is_made(send: Any, total: Any
 
 
 def test_a_payload_by_hand_that_does_not_fit_fails_with_its_path(send: Any, ran: list[Any], jobs: Fake) -> None:
+    for order in ({**STORED, "lines": [{"article": "a", "price": []}]}, STORED):
+        Client().push({"class": "by_hand", "args": [order], "retry": 3})
+
     @job(name="by_hand", retry=3)
-    def by_hand(order: Any) -> None: ...
-
-    by_hand.perform_async({**STORED, "lines": [{"article": "a", "price": []}]})
-    by_hand.perform_async(STORED)
-
-    @job(name="by_hand", retry=3)  # the next release
-    def by_hand(order: Order) -> None:  # type: ignore[no-redef]
+    def by_hand(order: Order) -> None:
         ran.append(order)
 
     with pytest.raises(MisfitArguments, match=r"order\.lines\[0\]\.price: expected decimal, got array"):

@@ -184,6 +184,7 @@ class CronSet:
             "description": description,
         }
         (declared,) = parse_entries({name: table})
+        declared.schedule.check_steps()
         if definition is None and not queue:
             raise UsageError(f"cron entry {name}: this process does not know the job {job!r}; pass its queue")
         if definition is not None and (misfit := definition.fits(declared.args)):

@@ -347,7 +347,7 @@ def _check_cron(options: Mapping[str, Any], name: str) -> None:
         raise JobDefinitionError(f"{name}: tz has no effect without cron, the schedule whose time zone it is")
     if "cron" in options:
         try:
-            Schedule.parse(options["cron"], options.get("tz"))
+            Schedule.parse(options["cron"], options.get("tz")).check_steps()
         except UsageError as error:
             raise JobDefinitionError(f"{name}: {error}") from error
 

@@ -85,12 +85,20 @@ def declared_entries(config: Config, registry: Registry, directory: Path) -> lis
             raise UsageError(f"cron entry {entry.name} is in the configuration and in {config.cron_file}; remove one")
         entries[entry.name] = entry
     for entry in entries.values():
+        _check_schedule(entry)
         _check_job(entry, registry)
     for definition in registry:
         if "cron" in definition.local and definition.name not in entries:
             schedule = Schedule.parse(definition.local["cron"], definition.local.get("tz"))
             entries[definition.name] = CronEntry(definition.name, schedule, definition.name)
     return list(entries.values())
+
+
+def _check_schedule(entry: CronEntry) -> None:
+    try:
+        entry.schedule.check_steps()
+    except UsageError as error:
+        raise UsageError(f"cron entry {entry.name}: {error}") from error
 
 
 def _check_job(entry: CronEntry, registry: Registry) -> None:

@@ -36,6 +36,7 @@ FORM = 'write 5 fields as in "0 9 * * 1-5", 6 with seconds first, or one of ' + 
 MAX_CHARACTERS = 200
 MAX_KNOWN = 20_000  # schedules that are kept parsed
 FEWEST_FIELDS, MOST_FIELDS = 5, 6
+SIZES = {"second": 60, "minute": 60, "hour": 24, "day of the month": 31, "month": 12, "day of the week": 7}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,21 @@ class Schedule:
         if tz is not None and not isinstance(tz, str):
             raise UsageError(f"tz = {tz!r} is not a time zone; write a name such as Europe/Berlin")
         return _parsed(" ".join(text.split()), tz or "")
+
+    def check_steps(self) -> None:
+        """Raise UsageError for a step that is wider than its field, such as */120 of minutes, which is hourly.
+
+        For what an application declares; entries that are stored already are read all the same.
+        """
+        fields = MACROS.get(self.text.lower(), self.text).split()
+        for values, (name, size) in zip(fields, list(SIZES.items())[-len(fields) :], strict=True):
+            for part in values.split(","):
+                step = part.partition("/")[2]
+                if step.isdecimal() and int(step) > size:
+                    raise UsageError(
+                        f"{self.text!r} has the step {step} for the {name}, which has only {size} values, so "
+                        'only the first one would have a tick; write a larger unit, as "0 */2 * * *" for two hours'
+                    )
 
     def after(self, moment: float) -> Iterator[int]:
         """Yield the ticks later than an epoch second, in order."""

@@ -173,3 +173,14 @@ class TestHistory:
     @pytest.mark.parametrize("raw", [None, b"", b"5", b"[]", b'{"jid":5}', b'{"jid":"a","tick":"x","at":1}'])
     def test_what_is_not_one_is_told_apart(self, raw: bytes | None) -> None:
         assert CronRun.read(raw) is None
+
+
+def test_a_step_wider_than_its_field_is_refused(registry: Registry) -> None:
+    (wide,) = parse_entries({"wide": {"schedule": "*/120 * * * *", "job": "Job", "queue": "q"}})
+
+    with pytest.raises(UsageError, match=r"cron entry wide: .*has the step 120"):
+        declared_entries(Config(require=("app",), cron=(wide,)), registry, Path())
+    with pytest.raises(JobDefinitionError, match="the step 120"):
+
+        @job(cron="*/120 * * * *")
+        def report() -> None: ...

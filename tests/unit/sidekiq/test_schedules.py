@@ -142,3 +142,18 @@ def test_what_is_not_a_schedule_is_refused_with_the_remedy(text: object, tz: obj
 )
 def test_a_schedule_can_be_said_in_words(text: str, words: str) -> None:
     assert Schedule.parse(text).in_words() == words
+
+
+@pytest.mark.parametrize(
+    "text", ["*/120 * * * *", "0 */25 * * *", "0 0 1-5/32 * *", "0 0 * */13 *", "0 0 * * 1,*/8", "*/61 * * * * *"]
+)
+def test_a_step_wider_than_its_field_is_refused_where_it_is_declared(text: str) -> None:
+    schedule = Schedule.parse(text)  # what is stored already is read
+
+    with pytest.raises(UsageError, match="the step"):
+        schedule.check_steps()
+
+
+@pytest.mark.parametrize("text", ["*/60 * * * *", "0 */24 * * *", "*/7 0 */31 */12 */7", "*/60 * * * * *", "@hourly"])
+def test_a_step_as_wide_as_its_field_is_fine(text: str) -> None:
+    Schedule.parse(text).check_steps()

@@ -34,9 +34,8 @@ SETTINGS = {"KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "1"}  # so that the retry is 
 
 def main() -> int:
     port = free_port(USUAL_PORT)
-    listen = [] if port == USUAL_PORT else ["--listen", f"127.0.0.1:{port}"]
     log_format = [] if sys.stdout.isatty() else ["--log-format", "pretty"]
-    options = ["--embedded", "-r", "examples.shop", *listen, *log_format]
+    options = ["--embedded", "-r", "examples.shop", "--listen", f"127.0.0.1:{port}", *log_format]
     command = [python(), "-m", "kiqcluster", *options, "cronjob:*", "default,mailers"]
     print("$", *(f"{name}={value}" for name, value in SETTINGS.items()), shlex.join(command), flush=True)
     cluster = subprocess.Popen(command, env={**os.environ, **SETTINGS})
@@ -233,6 +232,7 @@ def free_port(wanted: int) -> int:
             probe.bind(("127.0.0.1", wanted))
         except OSError:
             probe.bind(("127.0.0.1", 0))
+            print(f"Port {wanted} is in use; this run uses {probe.getsockname()[1]} instead.", flush=True)
         port: int = probe.getsockname()[1]
         return port
 

@@ -8,13 +8,14 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypedDict, get_args
 
-from kiqcluster.errors import UsageError
+from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.sidekiq.cron_entries import CronEntry
 from kiqcluster.sidekiq.encryption import parse_keys
 from kiqcluster.sidekiq.queue_groups import GroupSetting
@@ -35,12 +36,14 @@ __all__ = [
     "check",
     "describe",
     "has_colours",
+    "listen_error",
     "parse_listen",
     "settings",
 ]
 
 STOP_GRACE_SECONDS = 10.0  # seconds beyond `timeout` after which the supervisor kills a child that has not left
 MAX_PORT = 65_535
+PORT_STEP = 10  # to the port that an error proposes; the next ones may be those of the pages
 NO_LIMIT = -1  # of interruptions, as in GitLab
 # The words of settings: a type for type checkers, and the same words for the checks of values.
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -451,3 +454,21 @@ def parse_listen(address: str) -> tuple[str, int] | str | None:
     if path != address or not colon or not (port.isascii() and port.isdigit() and int(port[:6]) <= MAX_PORT):
         raise UsageError(f"--listen {address!r} is not an address; write HOST:PORT, unix:PATH or off")
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104  # `:8082` means all interfaces
+
+
+def listen_error(listen: str, error: OSError, *, can_be_off: bool = False) -> UsageError:
+    """Return the error of an address at which nothing can listen: exit 7 if another process has it, otherwise 2.
+
+    listen: as parse_listen takes it.  can_be_off: whether `off` is another choice.
+    """
+    alternative = ", or --listen off" if can_be_off else ""
+    if error.errno != errno.EADDRINUSE:
+        reason = error.strerror or error
+        return UsageError(f"--listen {listen} cannot be used ({reason}); write another address{alternative}")
+    host, _, port = listen.rpartition(":")
+    other = "path"
+    if port.isdigit():
+        free = int(port) + (PORT_STEP if int(port) + PORT_STEP <= MAX_PORT else -PORT_STEP)
+        other = f"port, for example --listen {host}:{free}"
+    message = f"--listen {listen} is in use by another process; write another {other}{alternative}"
+    return UsageError(message, ExitCode.ADDRESS_IN_USE)

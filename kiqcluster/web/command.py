@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from waitress.server import create_server
 
-from kiqcluster.errors import ExitCode, UsageError
-from kiqcluster.process.config import parse_listen
+from kiqcluster.errors import UsageError
+from kiqcluster.process.config import listen_error, parse_listen
 from kiqcluster.process.logs import log
 from kiqcluster.store import Store
 from kiqcluster.web.app import MAX_REQUEST_BYTES, create_app
@@ -62,7 +62,7 @@ def serve(
             ident=None,
         )
     except OSError as error:
-        raise UsageError(f"--listen {listen} cannot be used ({error})", ExitCode.ADDRESS_IN_USE) from error
+        raise listen_error(listen, error) from error
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):  # while it serves, waitress takes care of that
         ready(f"http://{listen}{settings.root_path}/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.demo import free_port
 from tests.kit import ROOT
 
 ADDRESSES = re.compile(r"^Metrics: http://127\.0\.0\.1:\d+/metrics\nWeb pages: http://127\.0\.0\.1:\d+/$", re.MULTILINE)
@@ -39,7 +41,7 @@ def demonstrate(folder: Path, **environ: str) -> subprocess.CompletedProcess[str
 
 @pytest.mark.full
 def test_without_a_terminal_it_ends_once_every_job_is_done(folder: Path) -> None:
-    done = demonstrate(folder)
+    done = demonstrate(folder, KIQ_LISTEN="off")  # it chooses the address itself
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "Ctrl-C" not in done.stdout
@@ -54,3 +56,13 @@ def test_a_cluster_that_stops_early_is_told_in_one_line(folder: Path) -> None:
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("The demonstration ends early")
+
+
+def test_it_takes_another_port_where_its_usual_one_is_in_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        chosen = free_port(port)
+
+    assert chosen != port
+    assert capsys.readouterr().out == f"Port {port} is in use; this run uses {chosen} instead.\n"

@@ -29,10 +29,10 @@ from prometheus_client.registry import Collector
 from kiqcluster.control.waiting import NEVER_SET
 from kiqcluster.ctl.exporter.gauges import Gauges
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, stores_options
-from kiqcluster.errors import ExitCode, RedisUnavailable, StoreError, UsageError
+from kiqcluster.errors import RedisUnavailable, StoreError, UsageError
 from kiqcluster.ipc.negotiation import CONTENT_TYPES, OPENMETRICS, TEXT, Format, accepts_gzip, choose_format
 from kiqcluster.process.clock import Clock, SystemClock
-from kiqcluster.process.config import parse_listen
+from kiqcluster.process.config import listen_error, parse_listen
 from kiqcluster.process.service import Service
 from kiqcluster.store import Store, is_outage
 
@@ -249,12 +249,7 @@ def serve(exporter: Exporter, listen: str) -> Server:
         family, _, _, _, where = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)[0]
         server = Server(where, family)
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise UsageError(
-                f"--listen {listen} is in use: is another exporter there? name another address",
-                ExitCode.ADDRESS_IN_USE,
-            ) from error
-        raise UsageError(f"--listen {listen} cannot be used ({error.strerror or error})") from error
+        raise listen_error(listen, error) from error
     server.set_app(partial(application, exporter))
     return server
 

@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl
 
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.process.clock import Clock
-from kiqcluster.process.config import parse_listen
+from kiqcluster.process.config import listen_error, parse_listen
 
 __all__ = [
     "MAX_CONNECTIONS",
@@ -98,17 +98,16 @@ def open_listener(address: str, *, is_control: bool = False) -> socket.socket | 
     place = parse_listen(address)
     if place is None:
         return None
-    name, remedy = f"--listen {address}", "name another address, or --listen off"
-    if is_control:
-        name, remedy = f"the control socket {place}", "set `control` to another path"
     try:
         sock = _open_unix(place, is_private=is_control) if isinstance(place, str) else _open_tcp(*place)
         sock.listen(BACKLOG)
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            reason = "another process has it, perhaps another supervisor"
-            raise UsageError(f"{name} is in use: {reason}; {remedy}", ExitCode.ADDRESS_IN_USE) from error
-        raise UsageError(f"{name} cannot be used ({error.strerror or error}); {remedy}") from error
+        if not is_control:
+            raise listen_error(address, error, can_be_off=True) from error
+        is_taken = error.errno == errno.EADDRINUSE
+        why = "is in use by another process" if is_taken else f"cannot be used ({error.strerror or error})"
+        message = f"the control socket {place} {why}; set `control` to another path"
+        raise UsageError(message, ExitCode.ADDRESS_IN_USE if is_taken else ExitCode.USAGE) from error
     sock.setblocking(False)
     return sock
 

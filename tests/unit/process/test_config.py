@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from kiqcluster.process.config import (
     Config,
     Origins,
     describe,
+    listen_error,
     parse_listen,
     settings,
 )
@@ -462,6 +464,20 @@ class TestListen:
     @pytest.mark.parametrize("address", ["", "8082", "host:", "host:-1", "host:65536", "host:²", ":", "unix:", "Off"])
     def test_others_are_refused_with_the_configuration(self, loaded: Loader, address: str) -> None:
         assert "HOST:PORT, unix:PATH or off" in refusal(loaded, flags={"listen": address})
+
+    @pytest.mark.parametrize(
+        ("address", "advice"),
+        [
+            ("127.0.0.1:8082", "write another port, for example --listen 127.0.0.1:8092, or --listen off"),
+            ("[::1]:65535", "write another port, for example --listen [::1]:65525, or --listen off"),
+            ("unix:/run/kiq.sock", "write another path, or --listen off"),
+        ],
+    )
+    def test_the_error_of_an_address_in_use_says_what_to_write(self, address: str, advice: str) -> None:
+        error = listen_error(address, OSError(errno.EADDRINUSE, "Address already in use"), can_be_off=True)
+
+        assert str(error).endswith(advice)
+        assert error.exit_code == ExitCode.ADDRESS_IN_USE
 
 
 class TestEmbedded:

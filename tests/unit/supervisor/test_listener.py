@@ -71,7 +71,10 @@ class TestListener:
     def test_a_port_in_use_too(self) -> None:
         first = open_listener("127.0.0.1:0")
         assert first is not None
-        with first, pytest.raises(UsageError) as caught:
+        with (
+            first,
+            pytest.raises(UsageError, match=r"write another port, for example --listen 127\.0\.0\.1:\d+, or") as caught,
+        ):
             open_listener(f"127.0.0.1:{first.getsockname()[1]}")
 
         assert caught.value.exit_code == ExitCode.ADDRESS_IN_USE

@@ -11,6 +11,7 @@ release that does not boot never takes a slot, and one that soon kills its worke
     DONE, FAILED (what was replaced stays, and so does what was not), SUPERSEDED (another roll was asked for)
 
 `conclude` acts upon the end once: which release is used from now on; the quiet in which the roll came ends.
+With --watch all slots get their new processes at once: code that was edited is not to run any longer.
 A slot can also be replaced by itself, when its worker has reached a limit (cluster/recycling.py).
 Slots of a shard that is away come last, and wait until it is back (ADR 27).
 
@@ -20,6 +21,7 @@ Runs in: the supervisor's loop.  Counterpart: puma's phased restart, which stops
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -200,6 +202,16 @@ class RollingRestart(ProcessObserver):
         self._roll.of, self._roll.phase = len(slots), RollPhase.REPLACING
         self._trial = self._release
         self._waiting.extend((slot, ROLLING) for slot in slots)
+        if self._processes.config.watch:
+            self._restart_at_once(slots)
+
+    def _restart_at_once(self, slots: Sequence[Slot]) -> None:
+        """Have all slots get their new processes now; the ones before end their jobs, and take no others."""
+        for slot in slots:
+            if slot.child is not None and not self._target.is_met_by(slot.child):
+                slot.restarts[ROLLING] += 1
+                self._processes.drain(slot)
+            slot.history = slot.history.without_wait()
 
     def _cannot_roll(self, error: Exception) -> None:
         if not isinstance(error, Superseded):  # then the next roll says so
@@ -371,8 +383,9 @@ class RollingRestart(ProcessObserver):
             return slot.replacement is None and not slot.leaving
         if child is None or child.ready_at is None or not self._target.is_met_by(child):
             return False
-        has_baked = self._clock.monotonic() >= child.ready_at + self._processes.config.bake_time
-        return has_baked and not slot.leaving
+        config = self._processes.config
+        has_baked = self._clock.monotonic() >= child.ready_at + config.bake_time
+        return config.watch or (has_baked and not slot.leaving)
 
     # 4. what happens to processes
 

@@ -35,6 +35,21 @@ def test_a_changed_file_renews_the_workers(stage: Stage, releases: Releases) -> 
     cluster.wait_for("roll_done", count=2)
 
 
+def test_all_slots_run_the_new_code_while_an_old_worker_ends_its_job(stage: Stage, releases: Releases) -> None:
+    cluster = releases.run(stage, "default", "default", "-c", "1", "--watch", KIQ_BAKE_TIME="3600")
+    before = stage.occupy(cluster, 2)
+
+    change(releases, "'1'", "'edited'")
+    cluster.wait_for("roll_done")
+
+    assert set(before.values()).isdisjoint(cluster.pids().values())
+    stage.push("release")
+    stage.wait_noted("release edited")
+    stage.release()
+    wait_exited(*before.values())
+    assert stage.notes() == ["began a", "release edited", "ended a"]
+
+
 @pytest.mark.full
 def test_a_file_that_is_broken_while_it_is_edited_stops_nothing(stage: Stage, releases: Releases) -> None:
     cluster = releases.run(stage, "default", "-c", "1", "--watch")

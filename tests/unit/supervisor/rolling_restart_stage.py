@@ -57,6 +57,12 @@ class FakeProcesses:
             self.dropped.append(slot.number)
             slot.replacement = None
 
+    def drain(self, slot: Slot) -> None:
+        assert slot.child is not None
+        self.asked_to_stop.append((slot.number, self.config.timeout, ""))
+        slot.leaving.append(slot.child)
+        slot.child = None
+
     def ask_to_stop(self, child: Child, seconds: float, reason: str = "") -> None:
         child.ending.stop_deadline = self._clock.monotonic() + seconds
         (number,) = (slot.number for slot in self._state.slots if child in slot.children())

@@ -279,6 +279,31 @@ class TestBakeTime:
         assert stage.begun == [0, 1]
 
 
+class TestWatch:
+    def test_all_slots_are_restarted_at_once(self, stage: Stage) -> None:
+        stage.processes.config = replace(stage.processes.config, watch=True, bake_time=3_600.0)
+        stage.state.slots[2].history = History(failures=3, not_before=stage.clock.time + 60)
+
+        stage.roll()
+
+        assert [slot for slot, _, _ in stage.processes.asked_to_stop] == [0, 1, 2]
+        assert (stage.begun, stage.report()) == ([], ("rolling", 0, 3))
+        assert stage.state.slots[2].history.not_before == 0.0
+        for number in range(3):
+            stage.respawn(number)
+        assert stage.report() == ("done", 3, 3)  # the ones before may still run jobs
+        assert [slot.restarts["rolling"] for slot in stage.state.slots] == [1, 1, 1]
+
+    def test_a_worker_that_dies_while_it_boots_ends_the_roll(self, stage: Stage) -> None:
+        stage.processes.config = replace(stage.processes.config, watch=True)
+
+        stage.roll()
+        stage.respawn(0, ready=False)
+        stage.die(0)
+
+        assert stage.report() == ("failed", 0, 3)
+
+
 class TestQuiet:
     def test_replacements_of_a_quiet_cluster_serve(self, stage: Stage) -> None:
         stage.state.quiet.begin("signal", 60.0, 999.0, 0.0)

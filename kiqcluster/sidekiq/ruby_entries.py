@@ -3,8 +3,9 @@
 1. misfits          the keys on which a page of a supported Sidekiq breaks, or for which its poller loses the entry
 2. entry_for_ruby   a job's bytes with some keys of ours changed; all others are carried on byte for byte
 
-A payload that somebody else made is never mended.  If it has a misfit, or is JSON that Ruby cannot read, its bytes are
-kept whole in an entry that any page can show (payload.kept).  Whoever reads that entry sees the job in it.
+A payload that somebody else made is never mended, apart from times that its next push sets again.  If it has another
+misfit, or is JSON that Ruby cannot read, its bytes are kept whole in an entry that any page can show (payload.kept).
+Whoever reads that entry sees the job in it.
 
 Price: nothing for a job that succeeds; a failure, a deferral and a burial decode the payload once more.
 Source: all keys in 26 shapes on the pages, and through the client, of Sidekiq 6.4.1, 7.3.10 and 8.1.7.
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from kiqcluster.sidekiq import backtraces, ruby_json
-from kiqcluster.sidekiq.payload import WRAPPERS, Payload, kept, new_jid, read_object, seconds
+from kiqcluster.sidekiq.payload import TRANSIENT_KEYS, WRAPPERS, Payload, kept, new_jid, read_object, seconds
 from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = ["entry_for_ruby", "misfits"]
@@ -30,9 +31,12 @@ def entry_for_ruby(raw: bytes, changes: Mapping[str, JSON], queue: str, without:
     """Return a job with some keys changed or left out, as every supported Ruby can show and enqueue it.
 
     raw: of a JSON object, or of an entry that keeps one.  queue: for a payload that names none.
+    TRANSIENT_KEYS with misfits are left out too: Sidekiq Pro has written `enqueued_at` as text (sidekiq#3928).
     Raises MalformedPayload.
     """
     raw, payload = read_object(raw)
+    unfit = [key for key in TRANSIENT_KEYS if key in payload and not CHECKS[key](payload[key])]
+    without = {*without, *unfit}
     whole = {key: value for key, value in payload.items() if key not in without}
     changes = {**_supplied(payload, queue), **changes}
     whole.update(changes)

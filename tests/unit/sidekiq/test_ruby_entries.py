@@ -143,6 +143,18 @@ class TestEntry:
         assert bare(entry) == raw.replace(b'"error_message":""', b'"error_message":"again"')
         assert read(entry)["class"] == "X"
 
+    @pytest.mark.parametrize("time", ['"enqueued_at":"1700000000.123"', '"at":"soon"', '"at":null'])
+    def test_times_that_the_next_push_sets_are_left_out_where_they_would_break_a_page(self, time: str) -> None:
+        raw = b'{"class":"X","args":[1.50],"jid":"a","queue":"q"}'
+
+        assert entry_for_ruby(raw[:-1] + f",{time}}}".encode(), {}, "mails") == raw
+
+    @pytest.mark.parametrize("key", ["created_at", "failed_at", "retried_at", "retry_count"])
+    def test_times_and_counts_of_earlier_runs_are_kept(self, key: str) -> None:
+        raw = encode({**SOUND, key: "3"})
+
+        assert bare(entry_for_ruby(raw, {}, "mails")) == raw
+
     def test_once_it_fits_it_is_kept_no_longer(self) -> None:
         entry = entry_for_ruby(encode({**SOUND, "tags": "vip"}), {}, "mails")
 

@@ -16,7 +16,7 @@ from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.compression import compressed
 from kiqcluster.sidekiq.outcome import KILL, Dead, Deferred, Discard, Dropped, Outcome, Retry
 from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome
-from kiqcluster.sidekiq.payload import bare
+from kiqcluster.sidekiq.payload import TRANSIENT_KEYS, bare
 from kiqcluster.sidekiq.ruby_entries import entry_for_ruby, misfits
 from kiqcluster.sidekiq.ruby_json import decode, members, ruby_reads
 from kiqcluster.store.engine.units import BeginVerdict, Unit
@@ -113,9 +113,10 @@ RUNS: dict[str, Callable[[CarryingWorker, bytes], Outcome | None]] = {
 
 
 def carried(raw: bytes, after: bytes, owned: set[str]) -> bool:
-    """Return whether all keys but the owned ones, and those that were unset, are as they were."""
+    """Return whether all keys are as they were but the owned, the unset, and times that the next push sets again."""
     payload = decode(raw)
     owned = owned | {key for key in ("jid", "args") if payload.get(key) in (None, "")}
+    owned |= set(TRANSIENT_KEYS).intersection(misfits(payload))
     return left_alone(bare(after), owned) == left_alone(raw, owned)
 
 

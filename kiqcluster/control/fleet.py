@@ -18,13 +18,15 @@ __all__ = ["Fleet", "read_fleet"]
 class Fleet:
     """queues: from which some process fetches.  has_more: whether a process leaves out names, since it has too many.
 
-    members: application → identity of one of its processes.  is_known: whether the list of processes can be read.
+    members: application → identity of one of its processes.  cron: application and digest of the cron entries that a
+    process of it declares.  is_known: whether the list of processes can be read.
     """
 
     queues: frozenset[str] = frozenset()
     members: Mapping[str, str] = field(default_factory=dict)
     has_more: bool = False
     is_known: bool = True
+    cron: frozenset[tuple[str, str]] = frozenset()
 
     def serves(self, queue: str) -> bool:
         """Return whether a process fetches from a queue, or may do so."""
@@ -33,6 +35,10 @@ class Fleet:
     def runs(self, application: str) -> bool:
         """Return whether a process of an application runs, or may run."""
         return application in self.members or not self.is_known
+
+    def declares(self, application: str, digest: str) -> bool:
+        """Return whether a process of an application declares the cron entries of a digest, or may do so."""
+        return (application, digest) in self.cron or not self.is_known
 
 
 def read_fleet(store: Store) -> Fleet:
@@ -45,7 +51,7 @@ def read_fleet(store: Store) -> Fleet:
     if not isinstance(found, list):
         return Fleet(is_known=False)
     identities = sorted(each.decode(errors="replace") for each in found)
-    queues, members, has_more = set[str](), dict[str, str](), False
+    queues, members, cron, has_more = set[str](), dict[str, str](), set[tuple[str, str]](), False
     commands = [("HGET", store.keys.process(each), "info") for each in identities]
     for identity, info in zip(identities, store.read_each(commands, MAX_PER_ROUND_TRIP), strict=True):
         if not isinstance(info, bytes):  # it has ended, or is not a process
@@ -55,4 +61,5 @@ def read_fleet(store: Store) -> Fleet:
         has_more |= bool(about.get("omitted_queues"))
         if isinstance(application := about.get("application"), str):
             members.setdefault(application, identity)
-    return Fleet(frozenset(queues), members, has_more)
+            cron.add((application, str(about.get("cron"))))
+    return Fleet(frozenset(queues), members, has_more, cron=frozenset(cron))

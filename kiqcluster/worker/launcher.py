@@ -422,6 +422,7 @@ class Launcher:
             tag=self._runtime.config.known_tag(),
             application=self._runtime.config.known_cron_application(),
             names=self._shared_names,
+            cron=self._cron.digest,
             routing=routing.digest(self._runtime.config.routing),
             shard=self.order.group.shard,
             shards=shards_digest(self._runtime.config.shards),

@@ -47,8 +47,8 @@ class Status:
     """Functions of the launcher that each beat calls.  running: returns runs by the ids of their threads.
 
     application: whose declarations it has.  names: what it declares under names that all applications share.
-    routing: digest of the routing rules, "" without any.  shard: "" for the default one.  shards: digest of the map of
-    shards, "" without any.
+    cron: digest of the cron entries that it declares.  routing: digest of the routing rules, "" without any.
+    shard: "" for the default one.  shards: digest of the map of shards, "" without any.
     """
 
     identity: Callable[[], str]
@@ -60,6 +60,7 @@ class Status:
     tag: str
     application: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
+    cron: str = ""
     routing: str = ""
     shard: str = ""
     shards: str = ""
@@ -100,9 +101,10 @@ class ProcessEntry:
     def describe(self, identity: str) -> bytes:
         """Return the field `info`, each member of which is read by some version of Sidekiq (reference §2.5).
 
-        `application`, `declared`, `omitted_queues`, `routing`, `shard` and `shards` are ours: whose declarations it
-        has; the digest of those under shared names; how many queues it does not name; the digest of its routing rules;
-        the name of its shard, where that is not the default one; the digest of its map of shards.
+        `application`, `declared`, `cron`, `omitted_queues`, `routing`, `shard` and `shards` are ours: whose
+        declarations it has; the digests of those under shared names, and of its cron entries; how many queues it does
+        not name; the digest of its routing rules; the name of its shard, where that is not the default one; the digest
+        of its map of shards.
         """
         all_weights, mode = self._status.queues()
         weights = dict(islice(all_weights.items(), MAX_SHOWN_QUEUES))
@@ -124,6 +126,7 @@ class ProcessEntry:
             "capsules": {"default": {"concurrency": concurrency, "mode": mode, "weights": shown}},
             **({"application": self._status.application} if self._status.application else {}),
             **({"declared": self._declared} if self._declared else {}),
+            **({"cron": self._status.cron} if self._status.cron else {}),
             **({"omitted_queues": omitted} if omitted else {}),
             **({"routing": self._status.routing} if self._status.routing else {}),
             **({"shard": self._status.shard} if self._status.shard else {}),

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from kiqcluster.api import CronSet
+from kiqcluster.control.fleet import read_fleet
 from kiqcluster.errors import ExitCode
 from kiqcluster.store import Store
+from kiqcluster.store.cron import Mark
 from tests.kit import Cluster, wait_until
 from tests.process.kiqctl import Kiqctl
 from tests.stage import Stage
@@ -110,6 +112,19 @@ def test_a_release_without_an_entry_removes_it_and_leaves_those_by_hand(stage: S
     cluster.wait_ready(1)
 
     wait_until(lambda: names(stage.store) == {"by hand"}, "the entry to be removed")
+
+
+def test_a_worker_that_has_written_its_entries_is_listed_with_their_digest(stage: Stage) -> None:
+    """So that the others know whether what is in force is the declaration of a process that lives."""
+    cluster = stage.run_cluster("default", "-c", "1", app=APP, KIQ_CRON_APPLICATION="shop")
+    cluster.wait_ready(1)
+
+    def in_force() -> str:
+        mark = Mark.read(stage.store.call("HGET", stage.store.keys.cron_applications, "shop"))
+        return "" if mark is None or mark.is_unfinished else mark.digest
+
+    wait_until(in_force, "the entries to be declared")
+    assert read_fleet(stage.store).cron == {("shop", in_force())}
 
 
 def test_another_application_with_an_entry_of_the_same_queue_starts_once_the_first_one_has_ended(

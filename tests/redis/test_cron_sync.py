@@ -70,11 +70,12 @@ def stored(store: Store, identifier: str) -> CronEntry:
     return CronEntry.read(identifier, found.raw)
 
 
-def run_process(store: Store, application: str) -> None:
-    """Have a process of an application in Sidekiq's list of processes."""
-    identity = f"host:1:{application}"
+def run_process(store: Store, application: str, sync: CronSync | None = None) -> None:
+    """Have a process of an application in Sidekiq's list of processes.  sync: of that process."""
+    identity = f"host:1:{application}-{sync.digest if sync else ''}"
+    info = {"application": application, "queues": ["q"], **({"cron": sync.digest} if sync else {})}
     store.call("SADD", store.keys.processes, identity)
-    store.call("HSET", store.keys.process(identity), "info", json.dumps({"application": application, "queues": ["q"]}))
+    store.call("HSET", store.keys.process(identity), "info", json.dumps(info))
 
 
 def end_processes(store: Store) -> None:
@@ -314,7 +315,7 @@ def test_a_process_without_an_expiry_is_in_the_way_for_a_minute_only(store: Stor
     with pytest.raises(UsageError):
         start("blog", daily=DAILY).refuse_held()
 
-    assert 0 < store.call("TTL", store.keys.process("host:1:shop")) <= 60
+    assert 0 < store.call("TTL", store.keys.process("host:1:shop-")) <= 60
 
 
 class TestUnserved:
@@ -501,21 +502,33 @@ class TestClocks:
         assert ticks(store) == before
 
 
+HOURLY = {"schedule": "@hourly", "job": "report"}
+
+
 class TestReleases:
-    def test_an_old_process_does_not_write_over_a_newer_release(self, store: Store, start: Start) -> None:
-        old = start(daily=DAILY)
-        old.keep()
-        start(daily={**DAILY, "schedule": "@hourly"}).keep()
+    @pytest.fixture
+    def begin(self, store: Store, start: Start) -> Start:
+        """Start a process that is listed, as a worker is before its poller starts, and has its first look done."""
+
+        def make(**entries: object) -> CronSync:
+            sync = start(**entries)
+            run_process(store, "app", sync)
+            sync.keep()
+            return sync
+
+        return make
+
+    def test_an_old_process_does_not_write_over_a_newer_release(self, store: Store, begin: Start) -> None:
+        old = begin(daily=DAILY)
+        begin(daily=HOURLY)
         store.call("HDEL", store.keys.cron, "daily@app")
 
         old.keep()
 
         assert ticks(store) == {}
 
-    def test_the_newer_release_wins_also_when_the_mark_is_lost(self, store: Store, start: Start) -> None:
-        old, new = start(daily=DAILY), start(daily={**DAILY, "schedule": "@hourly"})
-        for sync in (old, new):
-            sync.keep()
+    def test_the_newer_release_wins_also_when_the_mark_is_lost(self, store: Store, begin: Start) -> None:
+        old, new = begin(daily=DAILY), begin(daily=HOURLY)
         store.call("DEL", store.keys.cron_applications)
 
         for sync in (old, new, old):
@@ -523,12 +536,71 @@ class TestReleases:
 
         assert stored(store, "daily@app").schedule.text == "@hourly"
 
-    def test_a_second_application_of_one_name_is_said_once_a_deploy_would_be_over(
-        self, start: Start, told: Told, monkeypatch: pytest.MonkeyPatch
+    def test_a_release_has_its_entries_back_when_the_one_that_started_after_it_has_ended(
+        self, store: Store, begin: Start
     ) -> None:
-        first, second = start(daily=DAILY), start(weekly=DAILY)
-        for sync in (first, second):
+        """Its replacement came up, wrote its entries, and died before the roll went on; or one old worker was
+        replaced beside a new release, and then the old release ended."""
+        stays = begin(daily=HOURLY, extra=DAILY)
+        begin(daily=DAILY)
+        assert set(ticks(store)) == {"daily@app"}
+
+        end_processes(store)
+        run_process(store, "app", stays)
+        stays.keep()
+
+        assert set(ticks(store)) == {"daily@app", "extra@app"}
+        assert stored(store, "daily@app").schedule.text == "@hourly"
+
+    def test_a_release_without_entries_is_one_as_well(self, store: Store, begin: Start) -> None:
+        old = begin(daily=DAILY)
+        begin()
+
+        old.keep()
+        assert ticks(store) == {}
+
+        end_processes(store)
+        old.keep()
+        assert set(ticks(store)) == {"daily@app"}
+
+    def test_of_several_that_are_left_the_newest_wins(self, store: Store, begin: Start) -> None:
+        left = [begin(daily=DAILY), begin(daily=HOURLY)]
+        begin(daily={**DAILY, "args": [1]})
+        end_processes(store)
+        for sync in left:
+            run_process(store, "app", sync)
+
+        for sync in (*left, *left):
             sync.keep()
+
+        assert stored(store, "daily@app").schedule.text == "@hourly"
+
+    def test_a_process_of_another_application_does_not_count(self, store: Store, begin: Start, start: Start) -> None:
+        old = begin(daily=DAILY)
+        begin()
+        end_processes(store)
+        run_process(store, "blog", start())  # it declares no entries, as the release that has ended
+
+        old.keep()
+
+        assert set(ticks(store)) == {"daily@app"}
+
+    def test_where_the_list_of_processes_cannot_be_read_the_others_are_taken_to_live(
+        self, store: Store, begin: Start
+    ) -> None:
+        old = begin(daily=DAILY)
+        begin(daily=HOURLY)
+        store.call("DEL", store.keys.processes)
+        store.call("SET", store.keys.processes, "x")
+
+        old.keep()
+
+        assert stored(store, "daily@app").schedule.text == "@hourly"
+
+    def test_a_second_application_of_one_name_is_said_once_a_deploy_would_be_over(
+        self, begin: Start, told: Told, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first, second = begin(daily=DAILY), begin(weekly=DAILY)
 
         first.keep()
         assert "cron_entries_superseded" not in dict(told), "a deploy may be under way"
@@ -549,14 +621,16 @@ class TestReleases:
         (Mark("own", "5"), {"is_first": True}, Step.COMPARE),
         (Mark("other", "5"), {"is_first": True}, Step.WRITE),
         (Mark("other", "5"), {}, Step.WRITE),
-        (Mark("other", "15"), {}, Step.LEAVE),
+        (Mark("other", "15"), {}, Step.WRITE_IF_ENDED),
         (Mark("other", "?"), {}, Step.WRITE),
         (Mark("writing", "token"), {}, Step.LEAVE),
         (Mark("writing", "token"), {"is_given_up": True}, Step.WRITE),
         (Mark("writing", "token"), {"is_first": True}, Step.WRITE),
     ],
 )
-def test_the_process_that_started_last_declares(mark: Mark | None, state: dict[str, bool], step: Step) -> None:
+def test_the_process_that_started_last_declares_while_one_of_its_release_lives(
+    mark: Mark | None, state: dict[str, bool], step: Step
+) -> None:
     assert next_step(mark, Mark("own", "10"), **{"is_first": False, "is_given_up": False, **state}) is step
 
 

@@ -8,7 +8,9 @@ Runs in: the poller's thread; `refuse_held` in the main thread, at boot.
 5. bring back    ticks that a clock which was ahead has put off: of all entries, whoever has added them
 
 A mark in Redis says which declaration of the application is in force: that of the process which started last.  So a
-process of the release before writes nothing over those of a new one, and all converge when the mark itself is lost.
+process of the release before writes nothing over those of a new one, as long as a process lives that declares the same
+as the mark; each publishes the digest of its entries with its heartbeat.  When none is left, as after a deploy that
+failed, the processes that are left write theirs.  All converge when the mark itself is lost.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ class Step(Enum):
     LEAVE = auto()
     COMPARE = auto()
     WRITE = auto()
+    WRITE_IF_ENDED = auto()  # once no process is left that declares what is in force
 
 
 def next_step(mark: Mark | None, own: Mark, *, is_first: bool, is_given_up: bool) -> Step:
@@ -74,7 +77,8 @@ def next_step(mark: Mark | None, own: Mark, *, is_first: bool, is_given_up: bool
         return Step.WRITE
     if mark.is_unfinished:
         return Step.WRITE if is_given_up else Step.LEAVE
-    return Step.WRITE if mark.since < own.since else Step.LEAVE  # an older process has written what it declares
+    # An older process has written what it declares; or a younger one, which may have ended since.
+    return Step.WRITE if mark.since < own.since else Step.WRITE_IF_ENDED
 
 
 class CronSync:
@@ -165,12 +169,19 @@ class CronSync:
             self._write(begin_writing(self._store, self._application, now), own, now)
         elif step is Step.COMPARE and mark is not None:
             self._restore(mark, now)
-        elif mark is not None and not mark.is_unfinished and now - mark.since > DEPLOY_SECONDS:
-            self._tell_superseded(mark, now)
+        elif step is Step.WRITE_IF_ENDED and mark is not None:
+            self._write_if_ended(mark, own, now)
         self._tell_unserved()
         return now
 
     # 3. write
+
+    def _write_if_ended(self, mark: Mark, own: Mark, now: float) -> None:
+        """Write all entries if no process is left that declares those of the mark; else say when that lasts long."""
+        if not read_fleet(self._store).declares(self._application, mark.digest):
+            self._write(begin_writing(self._store, self._application, now), own, now)
+        elif now - mark.since > DEPLOY_SECONDS:
+            self._tell_superseded(mark, now)
 
     def _write(self, mark: Mark, own: Mark, now: float) -> None:
         """Write all entries, and remove those of this application that it does not declare any more."""

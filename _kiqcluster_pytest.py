@@ -120,10 +120,8 @@ def _without_kit(mode: str) -> Iterator[None]:
     if RUNTIME in sys.modules:
         from kiqcluster.process.runtime import current_setup
 
-        setup = current_setup()
-        before, setup.delivery = setup.delivery, _receiver(mode)
-        yield
-        setup.delivery = before
+        with current_setup().delivering(_receiver(mode)):
+            yield
         return
 
     def decide(runtime: ModuleType) -> None:

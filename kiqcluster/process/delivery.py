@@ -13,10 +13,12 @@ allow_unrouted   lets calls of a context use the default shard, also with `stric
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from traceback import walk_stack
+from functools import cache
+from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 from kiqcluster.errors import UsageError
@@ -95,16 +97,28 @@ class Refusal:
 
 
 def runs_a_test() -> bool:
-    """Return whether a thread of this process runs tests of unittest, as `manage.py test` does.  Takes microseconds.
+    """Return whether the calling thread or the main one runs tests of unittest, as `manage.py test` does.
 
-    pytest's plugin decides by itself (_kiqcluster_pytest).
+    pytest's plugin decides by itself (_kiqcluster_pytest).  Price: 0.1 µs in a process that has not imported unittest,
+    else about 10 µs for a stack of 25 frames; the number of threads does not matter.
     """
-    tops = frames_by_thread().values() if "unittest.case" in sys.modules else ()
-    return any(_is_of_runner(str(frame.f_globals.get("__name__"))) for top in tops for frame, _ in walk_stack(top))
+    if "unittest.case" not in sys.modules:
+        return False
+    main = threading.main_thread().ident or 0
+    return _is_below_runner(sys._getframe()) or _is_below_runner(frames_by_thread().get(main))
 
 
+def _is_below_runner(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if _is_of_runner(str(frame.f_globals.get("__name__"))):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@cache
 def _is_of_runner(module: str) -> bool:
-    return module.startswith(("unittest.", "twisted.trial.")) and module != "unittest.mock"
+    return module.startswith(("unittest.", "twisted.trial.", "django.test.runner")) and module != "unittest.mock"
 
 
 class Deferral(Protocol):

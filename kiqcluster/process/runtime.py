@@ -7,8 +7,8 @@ Setup is the package's one piece of process-wide state; kiqcluster.testing swaps
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -131,17 +131,28 @@ class Setup:
     def delivery(self) -> Delivery | None:
         """What receives pushes in place of Redis, for tests; None means Redis.
 
-        Until somebody sets it, the first push decides: in a test it is refused, so that none goes to the Redis of
-        REDIS_URL by accident, also where no plugin of a test runner knows of us.
+        Until somebody sets it, a push in a test is refused, so that none goes to the Redis of REDIS_URL by accident,
+        also where no plugin of a test runner knows of us.  Each push before that looks again: tests may run later.
         """
-        found = self._delivery
-        if isinstance(found, str):
-            found = self._delivery = Refusal() if runs_a_test() else None
-        return found
+        if not isinstance(self._delivery, str):
+            return self._delivery
+        if not runs_a_test():
+            return None
+        self._delivery = Refusal()
+        return self._delivery
 
     @delivery.setter
     def delivery(self, delivery: Delivery | None) -> None:
         self._delivery = delivery
+
+    @contextmanager
+    def delivering(self, delivery: Delivery | None) -> Iterator[None]:
+        """Use a receiver of pushes within a `with` block; None means Redis."""
+        before, self._delivery = self._delivery, delivery
+        try:
+            yield
+        finally:
+            self._delivery = before
 
     def configure(self, **settings: Unpack[CodeSettings]) -> None:
         """Set configuration values; flags, environment and file override them.

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
 from kiqcluster.errors import UsageError
-from kiqcluster.process.delivery import Delivery
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.testing.memory import Fake, Inline
 
@@ -40,32 +39,22 @@ R = TypeVar("R")
 @contextmanager
 def fake() -> Iterator[Fake]:
     """Keep the jobs pushed in a `with` block in memory, not in Redis, for a test to inspect and drain."""
-    with _delivering(jobs := Fake()):
+    with current_setup().delivering(jobs := Fake()):
         yield jobs
 
 
 @contextmanager
 def inline() -> Iterator[Inline]:
     """Run the jobs pushed in a `with` block before their push returns, unless they are due later."""
-    with _delivering(jobs := Inline()):
+    with current_setup().delivering(jobs := Inline()):
         yield jobs
 
 
 @contextmanager
 def real() -> Iterator[None]:
     """Send the jobs pushed in a `with` block to Redis."""
-    with _delivering(None):
+    with current_setup().delivering(None):
         yield
-
-
-@contextmanager
-def _delivering(delivery: Delivery | None) -> Iterator[None]:
-    setup = current_setup()
-    before, setup.delivery = setup.delivery, delivery
-    try:
-        yield
-    finally:
-        setup.delivery = before
 
 
 def current_fake() -> Fake:

@@ -66,6 +66,45 @@ REAL = """
         def test_the_application_s_redis(self):
             with real(): note.perform_async(1)
 """
+PUSHES_BEFORE = """
+    import unittest
+    from kiqcluster import job
+    from kiqcluster.errors import UsageError
+    from kiqcluster.testing import fake
+
+    @job
+    def note(n: int) -> None: ...
+
+    with fake(): note.perform_async(0)
+    note.perform_async(0)
+
+    class TestLater(unittest.TestCase):
+        def test_a_push_without_a_mode(self):
+            with self.assertRaises(UsageError): note.perform_async(1)
+
+    unittest.main()
+"""
+APPS = """
+    from django.apps import AppConfig
+    from django.db.models.signals import post_migrate
+    from kiqcluster import job
+    from kiqcluster.errors import UsageError
+    from kiqcluster.process.runtime import current_setup
+
+    @job
+    def fill(n: int) -> None: ...
+
+    def push(**_):
+        try: fill.perform_async(1)
+        except UsageError: pass
+
+    class Shop(AppConfig):
+        name = "shop"
+
+        def ready(self):
+            post_migrate.connect(push, sender=self)
+            assert current_setup().delivery is None, "no test runs yet"
+"""
 DJANGO = """
     from django.test import LiveServerTestCase, TestCase, TransactionTestCase
     from urllib.request import urlopen
@@ -148,6 +187,13 @@ def test_unittest_sends_jobs_where_a_test_says_so(tmp_path: Path, store: Store, 
     assert store.call("LLEN", "queue:default") == 1
 
 
+def test_a_push_before_the_tests_does_not_send_theirs(tmp_path: Path, store: Store, redis_server: RedisServer) -> None:
+    write(tmp_path, shop=PUSHES_BEFORE)
+
+    assert run(tmp_path, redis_server, "shop.py").returncode == 0
+    assert store.call("LLEN", "queue:default") == 1  # that of the program itself
+
+
 @pytest.mark.parametrize("options", [(), ("--parallel", "2")], ids=["one process", "parallel"])
 def test_django_s_runner_refuses_a_push_without_a_mode(
     tmp_path: Path, store: Store, redis_server: RedisServer, options: tuple[str, ...]
@@ -155,7 +201,7 @@ def test_django_s_runner_refuses_a_push_without_a_mode(
     require_module("django")
     (tmp_path / "shop").mkdir()
     write(tmp_path, project_settings=SETTINGS)
-    write(tmp_path / "shop", __init__="", tests=DJANGO, urls=URLS)
+    write(tmp_path / "shop", __init__="", apps=APPS, tests=DJANGO, urls=URLS)
     words = ("-m", "django", "test", "--settings=project_settings", *options, "shop")
 
     assert run(tmp_path, redis_server, *words).returncode == 0

@@ -89,12 +89,14 @@ class StoredEvent(NamedTuple):
 
     arguments: JSON, a newline, and the class where it is not that of the task; without a newline from releases that
     kept no class; None where they are not kept.  messages: JSON values with commas between them, or None.
+    changes: of its status, as lua/tasks has them; empty where a release kept none.
     """
 
     jid: str
     status: str
     arguments: bytes | None
     messages: bytes | None
+    changes: bytes = b""
 
 
 def create_task(store: Store, identifier: str, parent: str, fields: Mapping[str, Word]) -> None:
@@ -251,8 +253,9 @@ def read_events(store: Store, identifier: str, status: str | None = None) -> Ite
         values = store.call("HMGET", store.keys.task(identifier), *fields) if fields else []
         for at, jid in enumerate(jids):
             found, arguments, messages = values[3 * at : 3 * at + 3]
-            if found is not None and status in (None, found.decode(errors="replace")):
-                yield StoredEvent(jid, found.decode(errors="replace"), arguments, messages)
+            event = _event(jid.encode(), found, arguments, messages)
+            if found is not None and status in (None, event.status):
+                yield event
 
 
 class Changes(NamedTuple):
@@ -282,7 +285,7 @@ def read_changes(store: Store, identifier: str, fields: Sequence[str], count: in
     time, values = store.transaction([("TIME",), ("HMGET", store.keys.task(identifier), *names)])
     thirds = (values[len(fields) + at :: 3] for at in range(3))  # statuses, arguments, messages
     events = [
-        StoredEvent(jid, status.decode(errors="replace"), arguments, messages)
+        _event(jid.encode(), status, arguments, messages)
         for jid, status, arguments, messages in zip(jids, *thirds, strict=True)
         if status is not None
     ]
@@ -297,7 +300,8 @@ def forget_changes(store: Store, identifier: str, score: str, events: Sequence[S
     keys = [store.keys.task(identifier), store.keys.task_changed(identifier), store.keys.tasks_changed]
     words: list[Word] = [identifier, score]
     for event in events:
-        words += (event.jid, event.status, len(event.messages or b""))
+        status = b"\n".join(filter(None, [event.status.encode(), event.changes]))
+        words += (event.jid, status, len(event.messages or b""))
     return bool(run_script(store, Call(COPIED_TASK, keys, words)))
 
 
@@ -311,7 +315,9 @@ def _jids(store: Store, identifier: str, status: str | None) -> Iterator[list[st
     for flat in scan(store, "HSCAN", store.keys.task(identifier), "MATCH", ":*", "COUNT", PAGE_SIZE):
         pairs = zip(flat[::2], flat[1::2], strict=True)
         wanted = None if status is None else status.encode()
-        yield [field[1:].decode(errors="replace") for field, value in pairs if wanted is None or value == wanted]
+        yield [
+            field[1:].decode(errors="replace") for field, value in pairs if wanted in (None, value.partition(b"\n")[0])
+        ]
 
 
 def _ended_jids(store: Store, identifier: str) -> Iterator[list[str]]:
@@ -382,5 +388,7 @@ def _check(identifier: str, reply: Sequence[bytes]) -> None:
         raise TaskEnded(identifier, reply[0].decode())
 
 
-def _event(jid: bytes, status: bytes | None, arguments: bytes | None, messages: bytes | None) -> StoredEvent:
-    return StoredEvent(jid.decode(errors="replace"), (status or b"").decode(errors="replace"), arguments, messages)
+def _event(jid: bytes, field: bytes | None, arguments: bytes | None, messages: bytes | None) -> StoredEvent:
+    status, _, changes = (field or b"").partition(b"\n")
+    texts = jid.decode(errors="replace"), status.decode(errors="replace")
+    return StoredEvent(*texts, arguments, messages, changes)

@@ -6,7 +6,7 @@ task = Task.create("import", HandleRow, rows, on_complete=Report)      one job f
 task.status()                                                          counts, percent, failures with their messages
 
 Read in this order:
-records     the values: TaskStatus, TaskEvent, TaskParts
+records     the values: TaskStatus, TaskEvent, TaskChange, TaskParts
 callbacks   jobs that a task pushes when it is complete, has succeeded, or has its first error
 added_jids  ids of the jobs that a job adds to a task: the same in each of its runs
 task        Task: create, add, status, events, cancel, mark
@@ -18,13 +18,14 @@ which end of a run means which status).
 """
 
 from kiqcluster.errors import NormalFailure, TaskEnded
-from kiqcluster.tasks.records import TaskEvent, TaskParts, TaskStatus
+from kiqcluster.tasks.records import TaskChange, TaskEvent, TaskParts, TaskStatus
 from kiqcluster.tasks.status_app import status_app
 from kiqcluster.tasks.task import Task, current_task
 
 __all__ = [
     "NormalFailure",
     "Task",
+    "TaskChange",
     "TaskEnded",
     "TaskEvent",
     "TaskParts",

@@ -11,6 +11,7 @@ SQLite and PostgreSQL, by SQLAlchemy Core; `copy` needs no more than a connectio
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import replace
@@ -25,7 +26,7 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from kiqcluster.store import tasks as stored
 from kiqcluster.store.tasks import Changes, StoredEvent
-from kiqcluster.tasks.records import STATUS_FIELDS, TaskEvent, TaskStatus, read_event, read_status
+from kiqcluster.tasks.records import STATUS_FIELDS, TaskChange, TaskEvent, TaskStatus, read_event, read_status
 
 __all__ = ["MIGRATIONS", "TaskHistory"]
 
@@ -62,6 +63,7 @@ EVENTS = sql.Table(
     sql.Column("added_messages", sql.Text, nullable=False),
     sql.Column("read_at", sql.BigInteger, nullable=False),
     sql.Column("worker_name", sql.Text),  # as TaskEvent.worker
+    sql.Column("changes", sql.Text),  # of its status, as TaskEvent.as_json has them; NULL where they were not kept
 )
 COLUMN_OF = {"worker": "worker_name", "parent": "parent_id"}  # of a field of TaskStatus, where it has another name
 
@@ -80,6 +82,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX kiq_tasks_by_time ON kiq_tasks (created_at)",
     ),
     ("ALTER TABLE kiq_events ADD COLUMN worker_name TEXT",),
+    ("ALTER TABLE kiq_events ADD COLUMN changes TEXT",),
 )
 
 
@@ -153,7 +156,12 @@ class TaskHistory:
                 params, messages = row["params"], row["added_messages"][1:-1]
                 raw = None if params is None else params.encode()
                 event = read_event(StoredEvent(row["job_id"], row["status"], raw, messages.encode()))
-                yield replace(event, worker=row["worker_name"])
+                changes = json.loads(row["changes"] or "[]")
+                yield replace(
+                    event,
+                    worker=row["worker_name"],
+                    changes=tuple(TaskChange(each["status"], each["at"], tuple(each["messages"])) for each in changes),
+                )
 
     def _copy_task(self, store: Store, identifier: str, score: str) -> tuple[int, bool]:
         """Copy the changes of a task; return how many rows were written, and whether these were all."""
@@ -201,6 +209,7 @@ def _event_row(task: str, event: StoredEvent, read_at: int) -> dict[str, Any]:
         "added_messages": messages,
         "read_at": read_at,
         "worker_name": read.worker,
+        "changes": ruby_json.encode(read.as_json()["changes"]).decode(),
     }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -11,7 +12,7 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store.tasks import StoredEvent
 
-__all__ = ["STATUS_FIELDS", "TaskEvent", "TaskParts", "TaskStatus", "read_event", "read_status"]
+__all__ = ["STATUS_FIELDS", "TaskChange", "TaskEvent", "TaskParts", "TaskStatus", "read_event", "read_status"]
 
 COUNTS = ("total", "enqueue", "working", "finish", "failed", "error", "cancelled", "expected", "open")
 TIMES = ("created_at", "completed_at", "succeeded_at", "cancelled_at")
@@ -20,9 +21,24 @@ DOCUMENTED = (
     *("id", "name", "worker", "parent", "state", "percent", "total", "enqueue", "working", "finish", "failed", "error"),
     *("cancelled", "expected", "open_children", "is_complete", "is_open", "reason", "problem", *TIMES),
 )
+STATUS_BY_LETTER = {"e": "enqueue", "w": "working", "f": "finish", "F": "failed", "E": "error"}
+CHANGE = re.compile(r"(?P<status>[ewfFE])(?P<at>[0-9]{1,12}\.[0-9]{3})(:(?P<end>[0-9]{1,6}))?")  # lua/tasks
 UNPRINTABLE = "[cannot be printed]"
 MAX_DIGITS = 9  # of a count: a database takes no more
 STATUS_FIELDS = (*COUNTS, *TIMES, *TEXTS, "is_open")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskChange:
+    """A change of the status of a job.  at: epoch seconds.  messages: those that came with it."""
+
+    status: str
+    at: float
+    messages: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, JSON]:
+        """Return the change as a front end gets it."""
+        return {"status": self.status, "at": self.at, "messages": list(self.messages)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +47,8 @@ class TaskEvent:
 
     status: enqueue, working, finish, failed or error.  params: its arguments; None where they are not kept, because
     they are large or encrypted.  messages: of all its runs, the oldest first.  worker: its class, "" for that of the
-    task, None where it is not kept, as by older releases; `TaskStatus.class_of` tells it.
+    task, None where it is not kept, as by older releases; `TaskStatus.class_of` tells it.  changes: of its status, the
+    oldest first; of more than 20 the middle ones are left out, and their messages are those of the next change.
     """
 
     jid: str
@@ -39,10 +56,17 @@ class TaskEvent:
     params: JSON
     messages: tuple[str, ...]
     worker: str | None = None
+    changes: tuple[TaskChange, ...] = ()
 
     def as_json(self) -> dict[str, JSON]:
         """Return the job as a front end gets it."""
-        return {"jid": self.jid, "status": self.status, "params": self.params, "messages": list(self.messages)}
+        return {
+            "jid": self.jid,
+            "status": self.status,
+            "params": self.params,
+            "messages": list(self.messages),
+            "changes": [each.as_json() for each in self.changes],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +173,29 @@ def read_status(identifier: str, fields: Mapping[str, str], failures: tuple[Task
 
 def read_event(stored: StoredEvent) -> TaskEvent:
     """Return a job of a task; what is not JSON is left out."""
-    messages = _decoded(b"[%b]" % (stored.messages or b""))
-    texts = messages if isinstance(messages, list) else []
+    messages = stored.messages or b""
     arguments, newline, name = (stored.arguments or b"").partition(b"\n")
     worker = name.decode(errors="replace") if newline else None
-    return TaskEvent(stored.jid, stored.status, _decoded(arguments), tuple(map(_message, texts)), worker)
+    changes = tuple(_changes(stored.changes, messages))
+    return TaskEvent(stored.jid, stored.status, _decoded(arguments), _messages(messages), worker, changes)
+
+
+def _changes(raw: bytes, messages: bytes) -> Iterator[TaskChange]:
+    """Yield the changes of a status; what somebody else has written is left out.  raw, messages: as in Redis."""
+    begin = 0
+    for change in raw.decode(errors="replace").split(","):
+        found = CHANGE.fullmatch(change)
+        if found is None:
+            continue
+        end = int(found["end"] or begin)
+        yield TaskChange(STATUS_BY_LETTER[found["status"]], float(found["at"]), _messages(messages[begin:end]))
+        begin = end
+
+
+def _messages(raw: bytes) -> tuple[str, ...]:
+    """Return JSON values with commas between them, and perhaps one before, as texts."""
+    values = _decoded(b"[%b]" % raw.removeprefix(b","))
+    return tuple(map(_message, values)) if isinstance(values, list) else ()
 
 
 def _message(value: JSON) -> str:

@@ -781,6 +781,7 @@ def task_states(store: Store) -> object:
         flat = [word.decode() for word in store.call("HGETALL", store.keys.task(identifier))]
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         times = {name: "" for name in fields if name.endswith("_at")}
+        times |= {name: re.sub(r"\d+\.\d{3}", "", fields[name]) for name in fields if name.startswith(":")}
         ended = store.call("ZRANGE", store.keys.task_ended(identifier), 0, -1)
         found[identifier] = {**fields, **times}, ended, store.call("SMEMBERS", store.keys.task_children(identifier))
     changed = store.call("SMEMBERS", store.keys.task_changed(TASK)), store.call("ZCARD", store.keys.tasks_changed)

@@ -44,6 +44,9 @@ def test_it_answers_with_counts_and_failures(task: Task) -> None:
     assert (document["total"], document["enqueue"], document["failed"], document["percent"]) == (2, 1, 1, 50.0)
     (failure,) = document["failures"]
     assert (failure["params"], failure["messages"]) == ([2], ["no name"])
+    changes = [(each["status"], each["messages"]) for each in failure["changes"]]
+    assert changes == [("enqueue", []), ("failed", ["no name"])]
+    assert document["created_at"] <= failure["changes"][0]["at"] <= failure["changes"][1]["at"]
 
 
 def test_all_failures_can_be_read_page_by_page(store: Store, setup: Setup) -> None:

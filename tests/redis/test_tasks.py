@@ -478,6 +478,61 @@ class TestStatus:
         said = ("3 of 200 skipped", "half ? of a pair")
         assert event.messages == (*said, "ValueError: no", *said)
 
+    def test_each_change_of_a_status_is_kept_with_its_time_and_its_messages(self, worker: Worker, store: Store) -> None:
+        @job(retry=1)
+        def talking(number: int) -> None:
+            running = current_job()
+            assert running is not None
+            running.log("3 of 200 skipped, \u00e4")
+            if "retry_count" not in running.payload:
+                raise ValueError("no")
+
+        task = Task.create("import", talking, [[1]])
+        worker.run()
+        RetrySet(store=store).add_all_to_queue()
+        worker.run()
+
+        (event,) = task.events("finish")
+        assert [(each.status, each.messages) for each in event.changes] == [
+            ("enqueue", ()),
+            ("working", ()),
+            ("enqueue", ("3 of 200 skipped, \u00e4", "ValueError: no")),
+            ("working", ()),
+            ("finish", ("3 of 200 skipped, \u00e4",)),
+        ]
+        times = [task.status().created_at, *(each.at for each in event.changes)]
+        assert times == sorted(times)
+
+    def test_of_many_changes_the_first_and_the_last_ones_are_kept_and_all_messages(
+        self, worker: Worker, store: Store
+    ) -> None:
+        @job
+        def broken(number: int) -> None:
+            raise ValueError("no")
+
+        task = Task.create("import", broken, [[1]])
+        for _ in range(15):
+            worker.run()
+            RetrySet(store=store).add_all_to_queue()
+
+        (event,) = task.events()
+        statuses = [each.status for each in event.changes]
+        assert (len(statuses), statuses[:2], statuses[-2:]) == (20, ["enqueue", "working"], ["working", "enqueue"])
+        assert [text for each in event.changes for text in each.messages] == ["ValueError: no"] * 15
+        assert event.messages == ("ValueError: no",) * 15
+
+    def test_changes_that_somebody_else_has_written_are_left_out(
+        self, row: JobFunction[..., Any], worker: Worker, store: Store
+    ) -> None:
+        task = Task.create("import", row, [[1]])
+        (event,) = task.events()
+        store.call("HSET", store.keys.task(task.id), f":{event.jid}", b"enqueue\nx1,e5,\xff,w1.000:999999")
+
+        worker.run()
+
+        (event,) = task.events("finish")
+        assert [each.status for each in event.changes] == ["working", "working", "finish"]
+
     def test_a_broken_key_keeps_no_job(self, row: JobFunction[..., Any], worker: Worker, store: Store) -> None:
         task = Task.create("import", row, [[1]])
         store.call("SET", store.keys.task(task.id), "x")

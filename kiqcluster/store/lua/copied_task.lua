@@ -5,7 +5,7 @@
 -- KEYS[2]  kiq:task:<id>:changed  set     jids of the jobs that have changed
 -- KEYS[3]  kiq:tasks:changed      zset    ids of the tasks that have changed
 -- ARGV[1]  id   ARGV[2] its score in KEYS[3] when it was read
--- then for each job that was copied: jid, status, bytes of its messages
+-- then for each job that was copied: jid, its status with its changes, bytes of its messages
 --
 -- A complete task whose changes are all copied is kept for its shorter time from now on.
 -- Returns 1 if there are no more changes of the task, else 0.  May be sent again.  Cost: O(jobs).

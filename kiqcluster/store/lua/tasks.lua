@@ -8,13 +8,17 @@
 --   cancelled            number of the jobs in `error` that were dropped because the task was cancelled
 --   open, lacking        number of child tasks that are not complete; that are complete without success
 --   on_complete, on_success, on_death                  "<queue> NUL <payload>" of the callbacks
---   ":<jid>" status of a job   "p<jid>" its arguments: JSON, newline, its class   "m<jid>" its messages: JSON values, with commas between them
+--   ":<jid>" status of a job, newline, its changes   "p<jid>" its arguments: JSON, newline, its class   "m<jid>" its messages: JSON values, with commas between them
 --   "c:<id>"  state of a child task: open, lacking or done
 -- kiq:task:<id>:children  set ids of the child tasks
 -- kiq:task:<id>:ended  zset   jids of the jobs in `failed` and `error` by when, epoch seconds
 -- kiq:task:<id>:changed set    jids of the jobs that have changed since they were copied; only with `history`
 -- kiq:tasks:changed    zset   ids of the tasks that have changed since then, by when, microseconds
 -- kiq:tasks:cancelled  zset   ids of the cancelled tasks that are not complete, by when: processes tell running jobs by it
+--
+-- The changes of a job are <letter><epoch seconds> with commas between them, the oldest first: e enqueue, w working, f finish, F failed,
+-- E error.  ":<bytes>" follows where the change has brought messages: the bytes of all messages after it.  Beyond MAX_CHANGES the
+-- middle one is left out, and its messages count for the next one.
 --
 -- A status only goes forward: `finish` and `failed` are final, and `error` is left only for `working`, when somebody
 -- retries a dead job.  A job that is unknown here changes nothing: the task has expired, or the job has another jid.
@@ -24,7 +28,8 @@ local MAX_MESSAGE_BYTES, MAX_LAST_BYTES = 20000, 10000 -- of all messages of a j
 local REFRESHES = 10 -- times that a task's time to live is renewed within it, at most
 local MAX_ANCESTORS = 100
 local MARK_SECONDS, MAX_MARKS = 86400, 1000 -- of cancelled tasks; a heartbeat reads all of them (publish.lua)
-local STATUSES = {enqueue = true, working = true, finish = true, failed = true, error = true}
+local MAX_CHANGES = 20 -- of the status of a job that are kept
+local STATUSES = {enqueue = 'e', working = 'w', finish = 'f', failed = 'F', error = 'E'} -- with the letters of changes
 local STAYS = {finish = STATUSES, failed = STATUSES, error = {enqueue = true, error = true}}
 
 local function ended_at(key) return key .. ':ended' end
@@ -189,21 +194,37 @@ local function with_messages(known, more, most)
   return known == '' and more or known .. ',' .. more
 end
 
+-- Returns a change of a status.  size: bytes of all messages after it, nil if it brings none.
+local function change_to(status, now, size)
+  return string.format('%s%.3f', STATUSES[status], now) .. (size and ':' .. size or '')
+end
+
+-- Returns the status field of a job after one more change.
+local function with_change(field, status, change)
+  local changes = {}
+  for each in string.gmatch(string.match(field, '\n(.*)') or '', '[^,]+') do changes[#changes + 1] = each end
+  if #changes >= MAX_CHANGES then table.remove(changes, MAX_CHANGES / 2 + 1) end
+  changes[#changes + 1] = change
+  return status .. '\n' .. table.concat(changes, ',')
+end
+
 -- Gives a job another status.  kind: "cancelled" if the job ends because of that.  messages: JSON values, "" for none.
 -- last: the same, of the end itself: it is kept also where the messages have no room.
 local function change_event(key, jid, status, messages, kind, last)
   local task = read_task(key, ':' .. jid, 'm' .. jid, 'enqueue', 'working', 'finish', 'failed', 'error', 'cancelled',
     'refresh_at', 'ttl', 'history')
-  local old = task and task[':' .. jid]
+  local field = task and task[':' .. jid]
+  local old = field and string.match(field, '^[^\n]*')
   if not old or not STATUSES[status] then return end
   local now = tonumber(server_time())
   local is_final = STAYS[status] ~= nil
   local may_conclude = old == status -- sent again: what follows may not have been written
   if old ~= status and not (STAYS[old] and STAYS[old][status]) then
-    local fields = {':' .. jid, status, old, count_of(task[old]) - 1, status, count_of(task[status]) + 1}
     local known = task['m' .. jid] or ''
     local kept = with_messages(known, messages, MAX_MESSAGE_BYTES)
     kept = with_messages(kept, last or '', MAX_MESSAGE_BYTES + MAX_LAST_BYTES)
+    local changed = with_change(field, status, change_to(status, now, kept ~= known and #kept or nil))
+    local fields = {':' .. jid, changed, old, count_of(task[old]) - 1, status, count_of(task[status]) + 1}
     if kept ~= known then fields[7], fields[8] = 'm' .. jid, kept end
     if kind == 'cancelled' then
       fields[#fields + 1], fields[#fields + 2] = 'cancelled', count_of(task.cancelled) + 1
@@ -234,8 +255,9 @@ end
 local function add_events(key, jids, arguments)
   local task = read_task(key, 'total', 'enqueue', 'history')
   local fields = {'total', count_of(task.total) + #jids, 'enqueue', count_of(task.enqueue) + #jids}
+  local added = with_change('', 'enqueue', change_to('enqueue', tonumber(server_time())))
   for index, jid in ipairs(jids) do
-    fields[#fields + 1], fields[#fields + 2] = ':' .. jid, 'enqueue'
+    fields[#fields + 1], fields[#fields + 2] = ':' .. jid, added
     fields[#fields + 1], fields[#fields + 2] = 'p' .. jid, arguments[index]
   end
   mark_changed(key, task, unpack(jids))

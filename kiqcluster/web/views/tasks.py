@@ -77,7 +77,7 @@ def show_task(context: Context) -> Mapping[str, Any]:
             {
                 "event": each,
                 "arguments": _arguments(context, status, each),
-                "messages": each.messages[-MAX_MESSAGES:],
+                "messages": _timed_messages(each)[-MAX_MESSAGES:],
                 "more": max(0, len(each.messages) - MAX_MESSAGES),
             }
             for each in parts.failures
@@ -95,6 +95,12 @@ def _status(context: Context, task: Task) -> TaskStatus:
         return task.status(most_failures=0)
     except TaskEnded as error:
         raise NotFound(context.gettext("There is no such task; it may have expired.")) from error
+
+
+def _timed_messages(event: TaskEvent) -> list[tuple[float | None, str]]:
+    """Return the messages of a job, each with the time at which it was written, None where that was not kept."""
+    timed: list[tuple[float | None, str]] = [(each.at, text) for each in event.changes for text in each.messages]
+    return [(None, text) for text in event.messages[: len(event.messages) - len(timed)]] + timed
 
 
 def _arguments(context: Context, status: TaskStatus, event: TaskEvent) -> str:

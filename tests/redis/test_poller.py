@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.errors import RedisUnavailable
+from kiqcluster.errors import MalformedPayload, PayloadDecryptionError, RedisUnavailable
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Push, Runtime, Setup
@@ -127,6 +127,22 @@ def test_client_middleware_sees_due_jobs_and_its_changes_are_written(
     assert b"Failing" in deferred  # untouched: the link may work the next time
     assert float(score) > time.time() + 30
     assert store.call("ZCARD", store.keys.dead) == 0
+
+
+@pytest.mark.parametrize("error", [MalformedPayload, PayloadDecryptionError])
+def test_a_job_whose_link_raises_an_error_of_ours_is_put_off_and_not_buried(
+    poller: Poller, store: Store, setup: Setup, error: type[Exception]
+) -> None:
+    @setup.client_middleware.add
+    def refuse(push: Push, proceed: Any) -> Push | None:
+        raise error("the payload of another job, which the link has looked at")
+
+    due(store, store.keys.retry, '{"class":"Fine","queue":"q","args":[],"jid":"1"}')
+
+    poller.poll()
+
+    assert store.call("ZCARD", store.keys.dead) == 0
+    assert store.call("ZCOUNT", store.keys.retry, time.time() + 30, "+inf") == 1
 
 
 def test_a_link_that_makes_a_payload_unwritable_stops_no_other_job(poller: Poller, store: Store, setup: Setup) -> None:

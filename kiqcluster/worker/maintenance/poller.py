@@ -28,7 +28,7 @@ from typing import NamedTuple, Protocol
 
 from kiqcluster.client.reenqueue import DEFAULT_QUEUE, enqueued
 from kiqcluster.errors import MalformedPayload, RedisRefused, StoreError, as_exception
-from kiqcluster.process.boundary.calls import guarded, is_a
+from kiqcluster.process.boundary.calls import guarded
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.process.service import Service
 from kiqcluster.sidekiq.keys import Keys
@@ -314,12 +314,16 @@ class Poller(Service):
         return move
 
     def _unprepared(self, old: bytes, now: float, raised: BaseException) -> Move:
-        """Return what becomes of a due entry that cannot be enqueued: bytes that are no job are buried."""
-        if is_a(raised, MalformedPayload):
-            error = as_exception(raised)
+        """Return what becomes of a due entry that cannot be enqueued: bytes that are no job are buried.
+
+        Client middleware may raise MalformedPayload as well: so the entry decides, and not the error.
+        """
+        try:
+            job = read(old)
+        except MalformedPayload as error:
             self._runtime.setup.notify_error_handlers(error, {"context": "malformed payload", "payload": old})
             return Move(old, "bury", "", wrap(old, DEFAULT_QUEUE, error, now))
-        context = {"context": "client middleware", "job": read(old)}
+        context = {"context": "client middleware", "job": job}
         self._runtime.setup.notify_error_handlers(as_exception(raised), context)
         return _deferred(old, now)  # the middleware may succeed the next time
 

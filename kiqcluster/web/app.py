@@ -23,7 +23,7 @@ from werkzeug.routing import MapAdapter, RequestRedirect
 from werkzeug.wrappers import Request, Response
 
 from kiqcluster.api.bulk import BulkRunner
-from kiqcluster.errors import KiqError, StoreError
+from kiqcluster.errors import KiqError, StoreError, UsageError
 from kiqcluster.ipc.stdio import clean
 from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.events import Events
@@ -90,7 +90,18 @@ def create_app(
     if events is None:
         events = Events()
         word_events(events)
+    _check_root_path(settings.root_path, table())
     return WebApp(table(), authorize, store, settings, format_arguments, clock or SystemClock(), events)
+
+
+def _check_root_path(root_path: str, routes: Table) -> None:
+    """Raises UsageError for a path that begins like a page's: nobody could tell whether a proxy has taken it away."""
+    first = "/".join(root_path.split("/")[:2])
+    if first and (assets.is_asset(f"{first}/") or any(f"{path}/".startswith(f"{first}/") for path in routes.paths())):
+        raise UsageError(
+            f"[web] root_path {root_path} begins like {first} of the pages themselves, so links would lead to the "
+            f"wrong page behind a proxy that takes it away; choose another path, such as /ops{root_path}"
+        )
 
 
 class WebApp:

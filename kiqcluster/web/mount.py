@@ -29,13 +29,17 @@ def network(text: str) -> Network:
 
 
 def mounted(environ: dict[str, Any], root_path: str, trusted: Sequence[Network]) -> dict[str, Any]:
-    """Return the environment of a request (WSGI) below its path, which its proxy may have taken away or not."""
+    """Return the environment of a request (WSGI) below its path.
+
+    root_path: its proxy may have taken it away or not; it begins like no page (app.create_app).  The proxy that tells
+    a prefix has taken it away.
+    """
     prefix = root_path or _told(environ, trusted)
     if not prefix:
         return environ
     path = environ.get("PATH_INFO", "")
-    if path == prefix or path.startswith(f"{prefix}/"):
-        path = path.removeprefix(prefix)
+    if root_path and (path == root_path or path.startswith(f"{root_path}/")):
+        path = path.removeprefix(root_path)
     return {**environ, "SCRIPT_NAME": f"{prefix}{environ.get('SCRIPT_NAME', '')}", "PATH_INFO": path}
 
 

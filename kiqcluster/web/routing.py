@@ -161,6 +161,10 @@ class Table:
         rules += [Rule(each.path, endpoint=each.name, methods=["POST"]) for each in self.actions.values()]
         return Map(rules, converters={"name": NameConverter, "entry": EntryConverter}, merge_slashes=False)
 
+    def paths(self) -> list[str]:
+        """Return the paths of all pages and actions, with their placeholders."""
+        return [*(each.path for each in self.pages.values()), *(each.path for each in self.actions.values())]
+
     def path(self, root: str, name: str, values: Mapping[str, Any]) -> str:
         """Return the path of a page or an action.  root: where the pages are mounted.
 

@@ -12,6 +12,7 @@ import pytest
 
 from kiqcluster.api import DeadSet, StrikeSet
 from kiqcluster.api.bulk import Selection, ask
+from kiqcluster.errors import UsageError
 from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
 from kiqcluster.web.i18n import LANGUAGES
@@ -146,8 +147,11 @@ class TestAllPages:
         addresses = re.findall(r'(?:href|src|action|hx-get)="([^"]+)"', text)
         assert [each for each in addresses if not each.startswith(("/ops/jobs/", "#"))] == []
 
-    @pytest.mark.parametrize("path", ["/queues", "/ops/jobs/queues"], ids=["taken away", "passed on"])
-    @pytest.mark.parametrize("told", ["by the settings", "by a trusted proxy"])
+    @pytest.mark.parametrize(
+        ("told", "path"),
+        [("by the settings", "/queues"), ("by the settings", "/ops/jobs/queues"), ("by a trusted proxy", "/queues")],
+        ids=["taken away", "passed on", "told by a trusted proxy"],
+    )
     def test_paths_begin_where_a_proxy_has_the_pages(self, full: Store, told: str, path: str) -> None:
         settings = {"root_path": "/ops/jobs"} if told == "by the settings" else {"trusted_proxies": ["127.0.0.0/8"]}
         headers = {} if told == "by the settings" else {"X-Forwarded-Prefix": "/ops/jobs/"}
@@ -160,7 +164,23 @@ class TestAllPages:
         assert "Path=/ops/jobs;" in f"{answer.headers['Set-Cookie']};"
         style = next(each for each in addresses if each.endswith(".css"))
         assert site.get(style.removeprefix("/ops/jobs"), headers).status_code == 200
-        assert site.get(style, headers).status_code == 200
+        if told == "by the settings":
+            assert site.get(style).status_code == 200
+
+    @pytest.mark.parametrize("prefix", ["/queues", "/ops"])
+    def test_a_proxy_that_tells_a_prefix_has_taken_it_away(self, full: Store, prefix: str) -> None:
+        site = Site(full, settings={"trusted_proxies": ["127.0.0.0/8"]})
+
+        answer = site.get("/queues", {"X-Forwarded-Prefix": prefix})
+
+        assert answer.status_code == 200
+        assert f'href="{prefix}/queues/default"' in answer.text
+        assert site.get("/ops/queues", {"X-Forwarded-Prefix": prefix}).status_code == 404
+
+    @pytest.mark.parametrize("root", ["/jobs", "/queues/", "/static/ops"])
+    def test_a_root_path_that_begins_like_a_page_is_refused(self, store: Store, root: str) -> None:
+        with pytest.raises(UsageError, match=f"choose another path, such as /ops{root.rstrip('/')}"):
+            Site(store, settings={"root_path": root})
 
     @pytest.mark.parametrize(
         ("trusted", "prefix"),

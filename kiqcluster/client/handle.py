@@ -11,6 +11,7 @@ from kiqcluster.errors import JobDropped, JobFailed, UsageError
 from kiqcluster.features.progress import read_progress
 from kiqcluster.features.results import RESULT_TTL, Result, read_result
 from kiqcluster.process.clock import Clock, SystemClock
+from kiqcluster.process.job_context import current_job
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.store import Store
@@ -63,21 +64,33 @@ class Handle(Generic[R]):
 
         timeout: seconds; None waits for ever, and 0 not at all.  Redis tells of the end: nobody polls.
         Raises JobFailed, JobDropped, also of the job at which its chain has ended; TimeoutError; StoreError; UsageError
-        without `result_ttl`, and for a result that does not fit the annotation of `perform`.
+        without `result_ttl`, without a timeout within a job, and for a result that does not fit the annotation of
+        `perform`.
         In a test that has its jobs in memory, a job that has not run raises TimeoutError at once.
         """
         self._check()
         if self._store is None:
             return self._value(self._in_memory(), timeout)
-        return self._value(self._wait(self._store, inf if timeout is None else timeout), timeout)
+        return self._value(self._wait(self._store, self._seconds(timeout)), timeout)
 
     async def aresult(self, timeout: float | None = None) -> R:  # as result
         """Wait as `result` does, while the event loop goes on; a coroutine may await many."""
         self._check()
         if self._store is None:
             return self._value(self._in_memory(), timeout)
-        found = await aresult_of(self._store, self._key(self._store), inf if timeout is None else timeout)
+        found = await aresult_of(self._store, self._key(self._store), self._seconds(timeout))
         return self._value(PENDING if found is None else read_result(found), timeout)
+
+    def _seconds(self, timeout: float | None) -> float:
+        """Return for how many seconds to wait.  Raises UsageError where a job would wait for ever."""
+        waiting = current_job()
+        if timeout is None and waiting is not None:
+            raise UsageError(
+                f"{waiting.name} waits for the result of {self!r} without a timeout: if all threads of the workers "
+                "wait so, none is left to run the jobs that they wait for; use a chain (then), a callback of a task, "
+                "or give a timeout"
+            )
+        return inf if timeout is None else timeout
 
     def _value(self, ended: Result, timeout: float | None) -> R:
         """Return what a job returned that has ended so."""

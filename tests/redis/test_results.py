@@ -17,7 +17,8 @@ from kiqcluster.api.limits import ParkedJobs
 from kiqcluster.application.registry import Registry
 from kiqcluster.client.handle import Handle
 from kiqcluster.client.result_waits import ResultWaits, aresult_of
-from kiqcluster.errors import JobDropped, JobFailed, NormalFailure, RedisUnavailable, ReplyLost
+from kiqcluster.contrib.celery import AsyncResult
+from kiqcluster.errors import JobDropped, JobFailed, NormalFailure, RedisUnavailable, ReplyLost, UsageError
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq import ruby_json
@@ -178,6 +179,28 @@ def test_a_job_that_failed_in_the_sense_of_its_work_is_no_success(
     assert (handle.status().state, handle.status().error_message) == ("failed", "row 7 is empty")
     with pytest.raises(JobFailed, match="row 7 is empty"):
         handle.result(0)
+
+
+def test_a_job_waits_for_another_one_only_with_a_timeout(
+    store: Store, enqueue: Callable[[], Handle[Any]], setup: Setup, registry: Registry
+) -> None:
+    ended, refused = enqueue(), list[str]()
+    end(store, ended, value=7)
+
+    @job(queue="parents")
+    def parent() -> None:
+        waits = (ended.result, AsyncResult(ended).get, lambda: asyncio.run(ended.aresult()))
+        for wait in waits:
+            with pytest.raises(UsageError, match="give a timeout") as caught:
+                wait()
+            refused.append(str(caught.value))
+        assert (ended.result(0), asyncio.run(ended.aresult(SECONDS))) == (7, 7)
+
+    parent.perform_async()
+    assert isinstance(Worker(store, setup, registry).run("parents"), Done)
+
+    assert len(refused) == 3
+    assert (ended.result(), asyncio.run(ended.aresult())) == (7, 7)  # outside of jobs
 
 
 def moved_to(store: Store, name: str) -> bytes:

@@ -343,7 +343,7 @@ GET: Mapping[str, Entry] = {  # options of AsyncResult.get
     "interval": change("remove it: get() is told of the result"),
     "no_ack": change("remove it: results are in Redis"),
     "follow_parents": change("remove it: results have no parents"),
-    "disable_sync_subtasks": change("remove it: a task may wait for another one"),
+    "disable_sync_subtasks": change("remove it: a task may wait for another one with get(timeout=…)"),
     "callback": none("call get(), then the function"),
     "on_message": none(f"call current_job().progress(done, total) in the task ({page('guides/results')})"),
     "on_interval": none("call get(timeout) in a loop"),
@@ -360,7 +360,7 @@ REVOKE: Mapping[str, Entry] = {  # options of AsyncResult.revoke
 RESULT: Mapping[str, Entry] = {  # attributes of AsyncResult
     "id": works(),
     "task_id": works(),
-    "get": works("a failure raises kiqcluster.errors.JobFailed, not the error of the task"),
+    "get": works("within a task with a timeout; a failure raises kiqcluster.errors.JobFailed, not the task's error"),
     "ready": works(),
     "successful": works(),
     "failed": works(),

@@ -96,9 +96,10 @@ def _quiet_paths(paths: Sequence[str]) -> list[str]:
     """Return those of the paths whose files have quiet tests: the others need not be imported once more."""
     found: list[str] = []
     for path in paths:
-        file, _, test = path.partition("::")
-        files = sorted((ROOT / file).rglob("test_*.py")) if (ROOT / file).is_dir() else [ROOT / file]
-        quiet = [each.relative_to(ROOT).as_posix() for each in files if "mark.quiet" in each.read_text()]
+        quiet = [
+            each.relative_to(ROOT).as_posix() for each in pools.files_of([path]) if "mark.quiet" in each.read_text()
+        ]
+        test = path.partition("::")[2]
         found += [f"{each}::{test}" if test else each for each in quiet]
     return found
 

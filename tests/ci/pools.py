@@ -5,10 +5,13 @@ that compute would have deadlines pass.  So there are two pools, which run at th
 waiting     many processes, for files whose tests start programs
 computing   one process for each core, for all others
 
-1. pytest_configure_node          in the process that distributes: says to each new process which pool it belongs to
-2. pytest_ignore_collect          there: it imports the files of its pool alone
+A pool has shards, which share its files by their recorded durations: else each process would import all files of its
+pool, which took a tenth of the CPU seconds of a run.
+
+1. pytest_configure_node          in the process that distributes: says to each new process which shard it belongs to
+2. pytest_ignore_collect          there: it imports the files of its shard alone
 3. pytest_collection_modifyitems  there: the longest files first, by durations.toml, so that none is left for the end
-4. Pools                          distributes files within each pool
+4. Pools                          distributes files within each shard
 
 Used with `-p tests.ci.pools -n N`, N at least 2; the first COMPUTING processes compute.
 """
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,12 +28,14 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-__all__ = ["COMPUTING", "PROCESSES", "Pools", "pool_of", "recorded_seconds"]
+__all__ = ["COMPUTING", "PROCESSES", "Pools", "files_of", "pool_of", "recorded_seconds", "shards"]
 
 TESTS = Path(__file__).resolve().parents[1]
+ROOT = TESTS.parent
 CORES = min(max(os.cpu_count() or 2, 2), 8)
 COMPUTING = CORES  # processes that compute
 PROCESSES = 4 * CORES  # all of them
+SHARE = {"computing": 1, "waiting": 2}  # pool → processes that distribute the files of a shard among them
 COMPUTES = {
     "ci",
     "conformance",
@@ -57,24 +62,52 @@ def recorded_seconds() -> dict[str, float]:
     return seconds
 
 
+def files_of(paths: Sequence[str]) -> list[Path]:
+    """Return the files of tests at paths from the root: folders, files, file::test."""
+    found: set[Path] = set()
+    for path in (ROOT / each.partition("::")[0] for each in paths):
+        found.update(path.rglob("test_*.py") if path.is_dir() else [path])
+    return sorted(found)
+
+
+def shards(paths: Sequence[Path], sizes: Mapping[str, int]) -> dict[Path, str]:
+    """Return file → shard: the longest first, each to the shard of its pool that has least to do for its processes.
+
+    sizes: shard → number of its processes.
+    """
+    seconds = dict.fromkeys(sizes, 0.0)
+    found: dict[Path, str] = {}
+    for path in sorted(paths, key=lambda path: (-seconds_of(path), path)):
+        own = [shard for shard in sizes if shard.partition(" ")[0] == pool_of(path)]
+        least = min(own, key=lambda shard: seconds[shard] / sizes[shard])
+        seconds[least] += seconds_of(path)
+        found[path] = least
+    return found
+
+
+def seconds_of(path: Path) -> float:
+    """Return how long the short tests of a file take."""
+    return recorded_seconds().get(path.relative_to(TESTS).as_posix(), UNRECORDED_SECONDS)
+
+
 # in the process that distributes
 
 
 class Assignment:
-    """Which pool each process belongs to; one that replaces another after a crash belongs to the same."""
+    """Which shard each process belongs to; one that replaces another after a crash belongs to the same."""
 
-    def __init__(self, computing: int) -> None:
-        self._left = ["computing"] * computing  # pools of processes that are still to come; then it is the other one
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self._left = [shard for shard, size in sizes.items() for _ in range(size)]  # of processes still to come
 
     def next(self) -> str:
-        return self._left.pop(0) if self._left else "waiting"
+        return self._left.pop(0)
 
-    def give_back(self, pool: str) -> None:
-        self._left.insert(0, pool)
+    def give_back(self, shard: str) -> None:
+        self._left.insert(0, shard)
 
 
 class Pools:
-    """A scheduler of pytest-xdist that has one for each pool."""
+    """A scheduler of pytest-xdist that has one for each shard."""
 
     def __init__(self, config: pytest.Config, log: Any, sizes: dict[str, int], session: pytest.Session) -> None:
         self._session = session
@@ -83,7 +116,7 @@ class Pools:
             self._pools[name].numnodes = size
 
     def _of(self, node: Any) -> LoadFileScheduling:
-        return self._pools[node.workerinput["pool"]]
+        return self._pools[node.workerinput["shard"]]
 
     @property
     def nodes(self) -> list[Any]:
@@ -109,7 +142,7 @@ class Pools:
         return crashed
 
     def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
-        """Take what a process has collected; once all of its pool have, they begin."""
+        """Take what a process has collected; once all of its shard have, they begin."""
         pool = self._of(node)
         pool.add_node_collection(node, collection)
         if pool.collection_is_completed:
@@ -122,7 +155,7 @@ class Pools:
         self._session.testscollected = sum(len(each[0]) for each in collections if each)
 
     def schedule(self) -> None:
-        """Do nothing: each pool has begun by itself."""
+        """Do nothing: each shard has begun by itself."""
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
         self._of(node).mark_test_complete(node, item_index, duration)
@@ -136,10 +169,11 @@ class Pools:
 
 ASSIGNMENT = pytest.StashKey[Assignment]()
 SESSION = pytest.StashKey[pytest.Session]()
+SHARD_OF = pytest.StashKey[dict[Path, str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[ASSIGNMENT] = Assignment(_sizes(config)["computing"])
+    config.stash[ASSIGNMENT] = Assignment(_sizes(config))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -152,39 +186,47 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Pools:
 
 
 def _sizes(config: pytest.Config) -> dict[str, int]:
-    """Return pool → number of its processes; each has one at least."""
+    """Return shard → number of its processes; each pool has one process at least."""
     processes = max(2, len(config.option.tx))
     computing = min(COMPUTING, processes - 1)
-    return {"computing": computing, "waiting": processes - computing}
+    sizes: dict[str, int] = {}
+    for pool, left in (("computing", computing), ("waiting", processes - computing)):
+        share = SHARE[pool]
+        for number, first in enumerate(range(0, left, share), 1):
+            sizes[f"{pool} {number}"] = min(share, left - first)
+    return sizes
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    node.workerinput["pool"] = node.config.stash[ASSIGNMENT].next()
+    node.workerinput |= {"shard": node.config.stash[ASSIGNMENT].next(), "sizes": _sizes(node.config)}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
     if error:
-        node.config.stash[ASSIGNMENT].give_back(node.workerinput["pool"])
+        node.config.stash[ASSIGNMENT].give_back(node.workerinput["shard"])
 
 
 # in each of the processes
 
 
+def _is_own(path: Path, config: pytest.Config) -> bool:
+    """Return whether this process runs a file; all files, in the process that distributes."""
+    given = getattr(config, "workerinput", None)
+    if given is None:
+        return True
+    if SHARD_OF not in config.stash:
+        config.stash[SHARD_OF] = shards(files_of(config.args), given["sizes"])
+    pool, shard = given["shard"].partition(" ")[0], config.stash[SHARD_OF].get(path)
+    return pool_of(path) == pool if shard is None else bool(shard == given["shard"])  # a folder has no shard
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    pool = getattr(config, "workerinput", {}).get("pool")
-    is_below_tests = TESTS in collection_path.parents
-    return True if pool and is_below_tests and pool_of(collection_path) != pool else None
+    return True if TESTS in collection_path.parents and not _is_own(collection_path, config) else None
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    pool = getattr(config, "workerinput", {}).get("pool")
-    items[:] = [item for item in items if pool in (None, pool_of(item.path))]  # nothing ignores files that are named
-    recorded = recorded_seconds()
-
-    def seconds(item: pytest.Item) -> float:
-        return recorded.get(item.path.relative_to(TESTS).as_posix(), UNRECORDED_SECONDS)
-
-    items.sort(key=lambda item: (-seconds(item), str(item.path)))  # stable: the tests of a file stay in their order
+    items[:] = [item for item in items if _is_own(item.path, config)]  # nothing ignores files that are named
+    items.sort(key=lambda item: (-seconds_of(item.path), str(item.path)))  # the tests of a file stay in their order

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.ci.pools import TESTS, Assignment, Pools, pool_of
+from tests.ci.pools import TESTS, Assignment, Pools, files_of, pool_of, seconds_of, shards
 
 
 class Node:
     """A process of pytest-xdist, without the process."""
 
     def __init__(self, pool: str) -> None:
-        self.workerinput = {"pool": pool}
+        self.workerinput = {"shard": pool}
         self.gateway = SimpleNamespace(id=pool)
         self.sent: list[int] = []
         self.shutting_down = False
@@ -39,13 +39,25 @@ def test_files_whose_tests_start_programs_wait() -> None:
     assert pool_of(TESTS / "unit" / "store" / "test_wire.py") == pool_of(TESTS / "redis") == "computing"
 
 
-def test_a_process_that_replaces_one_belongs_to_its_pool() -> None:
-    assignment = Assignment(computing=1)
+def test_a_process_that_replaces_one_belongs_to_its_shard() -> None:
+    assignment = Assignment({"computing": 1, "waiting": 2})
     assert [assignment.next() for _ in range(3)] == ["computing", "waiting", "waiting"]
 
     assignment.give_back("computing")
 
-    assert [assignment.next() for _ in range(2)] == ["computing", "waiting"]
+    assert assignment.next() == "computing"
+
+
+def test_each_file_is_in_one_shard_of_its_pool_and_shards_have_as_much_to_do() -> None:
+    sizes = {"computing 1": 1, "computing 2": 1, "waiting 1": 2, "waiting 2": 1}
+    found = shards(files_of(["tests"]), sizes)
+
+    seconds = dict.fromkeys(sizes, 0.0)
+    for path, shard in found.items():
+        assert shard.startswith(pool_of(path))
+        seconds[shard] += seconds_of(path)
+    assert seconds["computing 1"] == pytest.approx(seconds["computing 2"], rel=0.1)
+    assert seconds["waiting 1"] == pytest.approx(2 * seconds["waiting 2"], rel=0.1)
 
 
 def test_a_pool_begins_without_the_other_one_and_runs_its_own_tests(scheduler: Pools) -> None:

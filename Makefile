@@ -3,7 +3,7 @@
 # make test-changed  those that the changes of this branch can break (DISTANCE=1 for those that import a changed file)
 # make test-all  the long forms as well, test-versions and test-django
 # make test-versions   unit and Redis tests with the lowest and the newest dependencies, and on each Python there is
-# make test-django   the tests of contrib/django on Django 6.0 and 6.1, and Django's own tests of its backends
+# make test-django   the tests of contrib/django on Django 6.0 and 6.1 (DJANGO=6.1 for one), and Django's own of its backends
 # make chaos     kills, freezes, stops and hostile input at full size; every job is accounted for
 # make bench     kiqcluster beside its peers, and what each figure has to reach (BENCH="noop --rounds 1" for a part)
 # make check     format, lint, types, layers
@@ -50,7 +50,7 @@ test-versions: $(VENV)/.dev
 	$(BIN)/python -m tests.versions
 
 test-django: $(VENV)/.dev
-	$(BIN)/python -m tests.django_versions
+	$(BIN)/python -m tests.django_versions $(DJANGO)
 
 chaos: $(VENV)/.dev
 	KIQ_CHAOS=full $(BIN)/python -m pytest $(or $(TESTS),tests/chaos $(WALKS) $(LARGE))

@@ -30,11 +30,11 @@ from typing import Any
 from kiqcluster.application.bound_calls import bound, without_defaults
 from kiqcluster.application.options import CLAIMING, EXCLUSIVE, NO_STRATEGY, UNTIL_START
 from kiqcluster.application.registry import Definition, current_registry
-from kiqcluster.errors import InvalidPush, text_of
+from kiqcluster.errors import InvalidPush
 from kiqcluster.features.expiry import EXPIRES_IN, EXPIRY
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.payload import encryption
-from kiqcluster.process.boundary.calls import guarded, is_a
+from kiqcluster.process.boundary.calls import guarded, is_a, shown
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.job_context import current_job
@@ -57,7 +57,6 @@ from kiqcluster.sidekiq.ruby_json import JSON
 __all__ = ["DEFAULT_TTL_SECONDS", "ONE_AT_A_TIME", "ClientDeduplication", "ServerDeduplication", "idempotency_key"]
 
 DEFAULT_TTL_SECONDS = 6 * 3_600
-MAX_ANSWER_CHARACTERS = 200  # of a key that is none, in the report
 ENDED = (Done, Discard, Dead, Dropped)  # outcomes after which the job never runs again
 # Keys that a payload has because of what happened to its job, and that one more run does not take over.
 HISTORY = (
@@ -234,8 +233,9 @@ def _key(name: str, function: Callable[[], object]) -> str | None:
     if key is None or is_a(key, str):
         return None if key is None else str.__str__(key)
     if type(key) is not int:
-        words = f"{type(key).__name__} {text_of(key)}"[:MAX_ANSWER_CHARACTERS]
-        raise TypeError(f"{name}: deduplicate_key returned {words}; it returns text, a number, or None for no equals")
+        raise TypeError(
+            f"{name}: deduplicate_key returned {shown(key)}; it returns text, a number, or None for no equals"
+        )
     return str(key)
 
 

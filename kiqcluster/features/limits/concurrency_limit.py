@@ -29,9 +29,9 @@ from typing import Any
 
 from kiqcluster.application.bound_calls import bound
 from kiqcluster.application.registry import Definition, current_registry
-from kiqcluster.errors import UsageError, text_of
+from kiqcluster.errors import UsageError
 from kiqcluster.features.job_end import JobEnd
-from kiqcluster.process.boundary.calls import guarded
+from kiqcluster.process.boundary.calls import guarded, shown
 from kiqcluster.process.job_context import current_job
 from kiqcluster.process.runtime import Run, current_setup
 from kiqcluster.sidekiq.keys import Keys
@@ -42,7 +42,6 @@ from kiqcluster.sidekiq.ruby_json import is_unicode
 __all__ = ["FLEET", "OPTION", "ConcurrencyLimits", "FleetThreads", "Limit", "key_of", "limit_of"]
 
 OPTION, KEY_OPTION = "concurrency_limit", "concurrency_key"
-MAX_ANSWER_CHARACTERS = 200  # of an answer that is none, in the report
 PERCENTAGE = re.compile(r"(\d+(?:\.\d+)?)%")
 MAX_KEY_CHARACTERS = (
     100  # of a key that is written as it is; of a longer one, one with a colon, or half a character, its SHA-1
@@ -127,8 +126,9 @@ def limit_of(declared: Limit | Callable[[], Limit | None], threads: int) -> int:
     if type(value) is str and (found := PERCENTAGE.fullmatch(value)):
         return max(1, ceil(threads * float(found[1]) / 100))
     if type(value) is not int:
-        words = f"{type(value).__name__} {text_of(value)}"[:MAX_ANSWER_CHARACTERS]
-        raise UsageError(f"{OPTION} is {words}, and not a number, a percentage such as '10%', or None for no limit")
+        raise UsageError(
+            f"{OPTION} is {shown(value)}, and not a number, a percentage such as '10%', or None for no limit"
+        )
     return value
 
 
@@ -154,8 +154,7 @@ def _key(name: str, function: Callable[[], object]) -> str | None:
     if key is None:
         return None
     if type(key) not in (str, int) or key == "":
-        words = f"{type(key).__name__} {text_of(key)}"[:MAX_ANSWER_CHARACTERS]
-        raise UsageError(f"{KEY_OPTION} of {name} returned {words}, and not text, a number, or None for no limit")
+        raise UsageError(f"{KEY_OPTION} of {name} returned {shown(key)}, and not text, a number, or None for no limit")
     text = str(key)
     if len(text) <= MAX_KEY_CHARACTERS and ":" not in text and is_unicode(text):
         return text

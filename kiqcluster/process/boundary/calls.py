@@ -14,6 +14,7 @@ with_memory  call our own code, again where there is no memory for it
 exc_info     an error as logging takes it
 is_a         isinstance that asks the type of a value, and not the value
 name_of      the name of a function or class, for a report
+shown        type and text of a value, for a report
 
 Price of `guarded`: 0.2 µs.
 """
@@ -29,10 +30,11 @@ from typing import ParamSpec, TypeGuard, TypeVar
 from kiqcluster.errors import text_of
 from kiqcluster.ipc.forks import exit_if_other_process
 
-__all__ = ["MEMORY_PAUSE_SECONDS", "exc_info", "guarded", "handled_error", "is_a", "name_of", "with_memory"]
+__all__ = ["MEMORY_PAUSE_SECONDS", "exc_info", "guarded", "handled_error", "is_a", "name_of", "shown", "with_memory"]
 
 MEMORY_PAUSE_SECONDS = 0.1  # between two tries while there is no memory
 MEMORY_TRIES = 50
+MAX_SHOWN_CHARACTERS = 200  # of a value in a report
 
 _TRACEBACK = vars(BaseException)["__traceback__"]  # whatever a property of the error's class says
 
@@ -98,3 +100,8 @@ def name_of(call: object) -> str:
     """Return the name of a function, or of the class of another callable, as a report names it."""
     fallback = text_of(type(call).__name__)
     return guarded(lambda _: fallback, lambda: text_of(getattr(call, "__name__", fallback)))
+
+
+def shown(value: object) -> str:
+    """Return the type and the text of a value that the application has answered, cut, as a report shows it."""
+    return f"{name_of(type(value))} {text_of(value)}"[:MAX_SHOWN_CHARACTERS]

@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 
 from kiqcluster.application.registry import Definition
-from kiqcluster.errors import UsageError, as_exception, text_of
-from kiqcluster.process.boundary.calls import guarded, name_of
+from kiqcluster.errors import UsageError, as_exception
+from kiqcluster.process.boundary.calls import guarded, name_of, shown
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import DISCARD, KILL, Outcome
 from kiqcluster.sidekiq.payload import Payload
@@ -23,7 +23,6 @@ from kiqcluster.worker.run.decision import Disposition, Ending, Facts, decide, d
 
 __all__ = ["JobHooks"]
 
-MAX_ANSWER_CHARACTERS = 200  # of an answer that is none, in the report
 INTERRUPTIONS = (Ending.KILLED_PROCESSES, Ending.FORCED_STOP)  # of which a job has had too many
 
 
@@ -63,10 +62,9 @@ class JobHooks:
 
     def _report_answer(self, answer: object, told: Payload) -> None:
         """Report an answer of `retry_in` that is none; the usual delay counts."""
-        words = f"{type(answer).__name__} {text_of(answer)}"[:MAX_ANSWER_CHARACTERS]
         error = UsageError(
-            f"retry_in of {told.get('class')} has answered {words}, which is no delay, so the usual one counts: answer "
-            "seconds from 0 on or a timedelta, up to ten years, or DISCARD, KILL or None"
+            f"retry_in of {told.get('class')} has answered {shown(answer)}, which is no delay, so the usual one "
+            "counts: answer seconds from 0 on or a timedelta, up to ten years, or DISCARD, KILL or None"
         )
         self.report_error(error, "hook retry_in", job=told)
 

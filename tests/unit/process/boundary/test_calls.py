@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kiqcluster.errors import as_exception, class_name, message_of, text_of
-from kiqcluster.process.boundary.calls import guarded, is_a, name_of
+from kiqcluster.process.boundary.calls import guarded, is_a, name_of, shown
 from kiqcluster.process.runtime import Setup
 
 ERRORS = (TypeError, RuntimeError, MemoryError, SystemExit, KeyboardInterrupt, GeneratorExit)
@@ -133,6 +133,16 @@ class TestErrors:
         assert class_name(elsewhere()) == "half ?.Odd"
         assert class_name(lying()) == "Lying"
         assert class_name(ValueError()) == "ValueError"
+
+
+def test_a_value_is_shown_by_type_and_text_within_bounds() -> None:
+    class Meta(type):
+        def __getattribute__(cls, name: str) -> Any:
+            raise SystemExit(name)
+
+    assert shown(5) == "int 5"
+    assert shown(Meta("Lying", (), {"__str__": lambda _: Liar("x")})()) == "Meta x"
+    assert len(shown("x" * 1_000)) == 200
 
 
 def test_an_error_that_is_empty_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture, setup: Setup) -> None:

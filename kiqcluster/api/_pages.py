@@ -6,7 +6,7 @@ walk_set      entries of a sorted set.  Score and payload make a total order, so
               whether it is still there or not
 batches       records, as many as one script may move
 
-Whatever stays where it is comes at least once, and once unless most of a page vanishes at a time.
+Every job that is not moved is yielded at least once; exactly once unless most of a page disappears during the read.
 A page is 500 jobs or 4 MB, whichever is less; one round trip each, unless the page has to be looked for.
 """
 

@@ -1,6 +1,6 @@
 """Queues: what waits to be fetched, and changes to it.
 
-What has rung the bell of an idle worker, and lies in the queue's wake list for a moment, counts as the queue's next.
+Jobs briefly parked in a queue's wake list, to wake an idle worker, count as its next jobs.
 Iterating, finding, moving and deleting are made for queues of any size: nothing reads one as a whole.
 Counterpart: sidekiq api.rb Queue.
 """

@@ -6,7 +6,7 @@ server   on_begin, before a unit runs: a verdict, or begin rows (begin.lua), all
          those that have it (EndFeature).  on_end_failed: the rows instead, where on_end has raised an error
 
 Each feature says which jobs use it.  A job that uses none pays for none; a feature without rows costs no round trip.
-What a job holds by its begin rows is released with its unit, whoever moves that: a feature never releases by itself.
+The script that moves a unit releases what its begin rows took.  Features never release anything themselves.
 
 | feature           | where its rows at the end cannot be made                                                     |
 |-------------------|----------------------------------------------------------------------------------------------|

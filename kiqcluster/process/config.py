@@ -155,7 +155,9 @@ class Config:
     negate: bool = setting(False, "each group is every known queue except those named")
     drain: bool = setting(False, "end once the queues are empty and nothing runs")
     watch: bool = setting(False, "start the workers anew when a source file changes; for development")
-    preload: bool = setting(False, "import the application before forking: less memory, but no renewal without restart")
+    preload: bool = setting(
+        False, "import the application before forking: saves memory, but new code needs a restart of the supervisor"
+    )
     fail_fast: bool = setting(False, "end the cluster, with exit code 8, when any worker dies")
     quiet_lease: float = setting(3_600.0, "seconds after which a quiet ends by itself; 0 = never", metavar="SECONDS")
     max_jobs: int = setting(0, "jobs after which a worker process is replaced; 0 = never", metavar="N")

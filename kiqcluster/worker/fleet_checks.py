@@ -5,7 +5,7 @@ Runs in: the heartbeat's thread.
 2. check_processes       a few of them at random.  Ruby's: the setting ruby_json; of this application: routing rules and
                          shards; of another one: what both declare under one name (application/shared_names)
 
-What an application declares is in Redis under the digest that its processes publish, so it is read once.
+An application's declarations are in Redis under the digest that its processes publish, so each is read once.
 """
 
 from __future__ import annotations

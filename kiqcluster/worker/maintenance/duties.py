@@ -1,10 +1,10 @@
-"""Duties: what some process of the fleet has to do from time to time, whichever it is.
+"""Duties: work that any one process of the fleet has to do from time to time.
 
 Redis knows when each duty was begun last (`kiq:polls`), by its own clock; no process has a timer for one.
 1. look     a process asks for its duties when it has booted, and claims those that are due (store/engine/duties)
 2. pause    it looks again a moment after the first of them is due.  If it has claimed nothing, others are there to do
             it: in a fleet it leaves them the next rounds
-3. refuse   what Redis forbids to this process it leaves to others for a while
+3. refuse   it leaves duties that Redis forbids to it to others for a while
 
 So a duty begins `longest_gap` after its last begin at the latest, whatever the number of processes and however shortly
 they live, while one of them is there.  A process that dies with a duty, or does it slowly, costs one interval.  The

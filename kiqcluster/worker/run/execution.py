@@ -115,7 +115,7 @@ class Execution:
         async_jobs: runs async jobs; None where the calling thread does that.
         """
         self._runtime = runtime
-        self._monotonic = runtime.clock.monotonic  # one look-up less for each reading, as with `_lines`
+        self._monotonic = runtime.clock.monotonic  # cached: read several times for each job
         self._setup = runtime.setup
         self._store = runtime.store
         self._registry = registry

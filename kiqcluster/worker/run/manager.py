@@ -36,7 +36,8 @@ __all__ = ["Manager"]
 SWEEP_SECONDS = 1.0  # between looks at the queues while a processor is idle: they find what no wakeup tells of
 FROZEN_SECONDS = 10.0  # a sweep that is so late: the process stood still, and others may have recovered it
 FORGOTTEN_SECONDS = 60.0  # after a thread has crashed, in which the units are looked for that it left behind
-LISTEN_AFTER_WAKEUP_SECONDS = 0.001  # without other work, so that a job that has the interpreter begins sooner
+# How long to keep listening after a wakeup, doing nothing else, so that a job can take the GIL.
+LISTEN_AFTER_WAKEUP_SECONDS = 0.001
 
 
 class Manager(Service):

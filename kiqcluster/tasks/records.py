@@ -75,7 +75,8 @@ class TaskStatus:
 
     total: jobs; each is in one of `enqueue` (waits, also for a retry), `working`, `finish`, `failed` (NormalFailure)
     and `error` (it will not run again).  cancelled: those in `error` that were dropped because the task was cancelled.
-    expected: rows that Task.create was given.  open_children: child tasks that are not complete.
+    expected: rows that Task.create was given, also those that were not enqueued.  open_children: child tasks that are
+    not complete.
     created_at, …: epoch seconds, None while that is not so.  is_open: whether jobs are still being added; a task stays
     so if its creator dies, until `close` or `cancel`.  problem: why a callback could not be pushed, or "".
     reason: of the cancellation.  failures: the latest jobs in `failed` and `error`, the youngest first.

@@ -46,6 +46,7 @@ KEPT_SECONDS = 7 * 86_400  # of a complete one
 MAX_TTL_SECONDS = 3_650 * 86_400
 MAX_TEXT_CHARACTERS = 1_000  # of a name or a reason
 MAX_PARAMS_BYTES = 1_000  # of the arguments of a job that are kept in its event
+NOTHING_ENQUEUED = "no row was enqueued: each equals a job that waits or runs already, or was stopped by middleware"
 MAX_FAILURES = 100  # that a status has
 
 
@@ -81,6 +82,9 @@ class Task:
         on_complete, on_success, on_death: jobs, called with the id of the task (callbacks.py).  parent: a task that is
         not complete before this one.  ttl: seconds that the task is kept after its latest change.  kept: once it is
         complete.  history: whether TaskHistory copies it to a database.
+        Rows that equal jobs which wait or run already (option `deduplicate`), or that client middleware stops, are no
+        jobs of the task: `status().total` is less than `expected`.  If no row is left, the task is cancelled, and its
+        `reason` says so: `on_success` is not pushed.
         Three round trips, and one for each 1 000 rows after the first.
         Raises PushError before anything is written; TaskEnded for a parent that is complete; StoreError, after which
         the task is `open`, with the jobs that were enqueued.
@@ -97,8 +101,11 @@ class Task:
         task._create(
             name, label, len(rows), kept_callbacks, parent, {"ttl": ttl, "kept": kept, "history": int(history)}
         )
-        stored.push_jobs(store, task.id, jobs, _replicas(definition))
-        stored.close_task(store, task.id)
+        refused = stored.push_jobs(store, task.id, jobs, _replicas(definition))
+        if rows and all(each.jid in refused for each in jobs):  # complete at once, but its work is not done
+            stored.cancel_task(store, task.id, NOTHING_ENQUEUED)
+        else:
+            stored.close_task(store, task.id)
         return task
 
     @classmethod

@@ -165,6 +165,40 @@ class TestCreate:
         assert (second, None not in (first, third)) == (None, True)
         assert counts(task) == {"enqueue": 2}
 
+    @pytest.mark.parametrize("why", ["duplicates", "middleware"])
+    def test_a_task_of_whose_rows_none_is_enqueued_does_not_succeed(
+        self, why: str, worker: Worker, callbacks: dict[str, Any], store: Store, setup: Setup
+    ) -> None:
+        @job(deduplicate="until_executed")
+        def once(number: int) -> None: ...
+
+        once.perform_bulk([[1], [2]])
+        with Task.open("parent", on_success=callbacks["on_death"]) as parent:
+            if why == "middleware":
+                setup.client_middleware.add(lambda push, go_on: go_on() if push.payload["class"] != "once" else None)
+
+            task = Task.create("import", once, [[1], [2]], parent=parent, **callbacks)
+
+        status = task.status()
+        assert (status.total, status.expected, status.state, status.is_complete) == (0, 2, "cancelled", True)
+        assert status.reason
+        assert parent.status().state == "complete"
+        assert pushed(store) == ["completed"]
+
+    def test_a_task_does_not_wait_for_a_row_that_waits_elsewhere(self, worker: Worker, store: Store) -> None:
+        @job(deduplicate="until_executed")
+        def once(number: int) -> None: ...
+
+        once.perform_async(1)
+        task = Task.create("import", once, [[1], [2]])
+        status = task.status()
+        assert (status.total, status.expected, status.state) == (1, 2, "running")
+
+        worker.run()
+        assert task.status().state == "running"
+        worker.run()
+        assert task.status().state == "succeeded"
+
     def test_a_task_lives_for_its_time(self, row: JobFunction[..., Any], store: Store, worker: Worker) -> None:
         task = Task.create("import", row, [[1]], ttl=1_000, kept=100)
 

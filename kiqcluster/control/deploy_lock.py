@@ -21,7 +21,7 @@ from kiqcluster.process.durations import show_duration
 from kiqcluster.store import Store, is_outage
 from kiqcluster.store.scripts import LOCK, Call, run_script
 
-__all__ = ["DeployHeld", "DeployLock", "LockState", "default_owner"]
+__all__ = ["DeployHeld", "DeployLock", "LockState", "default_owner", "shell_owner"]
 
 INIT_PID = 1  # a parent of this pid does not identify a shell
 
@@ -139,10 +139,25 @@ def default_owner() -> str:
 
     Without a shell (`docker exec`) the name is new each time, and the next step has to pass it with --owner.
     """
+    parent = os.getppid()
+    return _owner_of(str(parent) if parent > INIT_PID else secrets.token_hex(4))
+
+
+def shell_owner(store: Store, *others: Store) -> str:
+    """Return the default owner of a step.  One round trip per shard.
+
+    `bash -c` executes its last command in its own process: earlier steps had that pid for their shell.
+    """
+    own = _owner_of(str(os.getpid()))
+    with suppress(StoreError):  # the step itself waits for Redis, or reports it
+        if DeployLock(store, own, others).look().owner == own:
+            return own
+    return default_owner()
+
+
+def _owner_of(shell: str) -> str:
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user id without a name
         user = str(os.getuid())
-    parent = os.getppid()
-    shell = str(parent) if parent > INIT_PID else secrets.token_hex(4)
     return f"{user}@{socket.gethostname()}:{shell}"

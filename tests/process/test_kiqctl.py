@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -523,6 +524,25 @@ class TestDeploy:
         assert kiqctl("deploy", "commit", "--owner", "mira").returncode == 6
         assert kiqctl("deploy", "abort", "--owner", "juri").returncode == 0
         assert kiqctl("deploy", "status").stdout == "no deploy is in progress\n"
+
+    @pytest.mark.parametrize(
+        ("line", "last"),
+        [("begin && true && {0} commit", "roll"), ("begin && false && {0} commit || {0} abort", "resume")],
+    )
+    def test_the_last_command_of_bash_c_is_of_the_same_deploy(
+        self, fake_supervisor: Callable[..., FakeSupervisor], redis_server: RedisServer, line: str, last: str
+    ) -> None:
+        here = fake_supervisor("app-1")
+        deploy = f"{shlex.quote(sys.executable)} -m kiqcluster.ctl deploy"
+        command = ["bash", "-c", f"{deploy} {line.format(deploy)}"]  # which executes the last one in its own process
+
+        with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "REDIS_URL": redis_server.url}) as running:
+            if last == "roll":
+                wait_until(lambda: here.state["roll"], "it to roll")
+                here.end_roll()
+
+        assert running.returncode == 0
+        assert last in here.actions
 
     def test_an_abort_that_belongs_to_no_open_deploy_rolls_nothing_back(
         self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]

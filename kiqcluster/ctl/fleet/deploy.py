@@ -14,7 +14,7 @@ import click
 from kiqcluster.api.deploys import mark
 from kiqcluster.control.cluster_document import ClusterStatus
 from kiqcluster.control.control_messages import MAX_TEXT_CHARACTERS, new_message
-from kiqcluster.control.deploy_lock import DeployLock, default_owner
+from kiqcluster.control.deploy_lock import DeployLock, shell_owner
 from kiqcluster.control.deploy_transport import DeployTransport, LocalSockets
 from kiqcluster.control.redis_transport import RedisTransport
 from kiqcluster.control.waiting import Problems, Waiter
@@ -44,18 +44,18 @@ GIT_TIMEOUT_SECONDS = 5.0  # seconds
 F = TypeVar("F", bound=Callable[..., object])
 
 
-def _owner(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str:  # click's order
-    owner = value or default_owner()
-    if not owner.isprintable() or len(f"{REQUESTER}@{owner}") > MAX_TEXT_CHARACTERS:
-        raise UsageError(f"--owner is a line of at most {MAX_TEXT_CHARACTERS - len(REQUESTER) - 1} characters")
-    return owner
-
-
 def owner_option(function: F) -> F:
     """Add --owner."""
     text = "who deploys; the same at each step  [KIQCTL_OWNER, or USER@HOST and the pid of the shell]"
-    option = click.option("--owner", metavar="NAME", envvar="KIQCTL_OWNER", callback=_owner, help=text)
-    return option(function)
+    return click.option("--owner", "given_owner", metavar="NAME", envvar="KIQCTL_OWNER", help=text)(function)
+
+
+def owner_of(given: str | None, stores: Sequence[Store]) -> str:
+    """Return who deploys.  given: by --owner.  Raises UsageError."""
+    owner = given or shell_owner(*stores)
+    if not owner.isprintable() or len(f"{REQUESTER}@{owner}") > MAX_TEXT_CHARACTERS:
+        raise UsageError(f"--owner is a line of at most {MAX_TEXT_CHARACTERS - len(REQUESTER) - 1} characters")
+    return owner
 
 
 def outage_options(function: F) -> F:
@@ -124,7 +124,7 @@ def begin(
     ctx: click.Context,
     stores: list[Store],
     output: Output,
-    owner: str,
+    given_owner: str | None,
     lease: float,
     label: str | None,
     wait: bool,
@@ -142,6 +142,7 @@ def begin(
       kiqctl deploy begin --lease 30m --wait --label 'v42'
     """
     check_timeout(timeout, wait=wait, lease=lease)
+    owner = owner_of(given_owner, stores)
     store, *others = stores
     lock = DeployLock(store, owner, others)
     state = lock.take(lease or MAX_LOCK_SECONDS, force=force)
@@ -176,7 +177,7 @@ def commit(
     ctx: click.Context,
     stores: list[Store],
     output: Output,
-    owner: str,
+    given_owner: str | None,
     timeout: float | None,
     sockets: tuple[str, ...],
     patience: float | None,
@@ -192,6 +193,7 @@ def commit(
       kiqctl deploy commit
       kiqctl deploy commit --timeout 20m
     """
+    owner = owner_of(given_owner, stores)
     transport = deploy_transport(stores, hosts, owner, sockets, patience)
     order = new_message("roll", name=REQUESTER, whom=owner)
     transport.begin(order)
@@ -212,7 +214,7 @@ def abort(
     ctx: click.Context,
     stores: list[Store],
     output: Output,
-    owner: str,
+    given_owner: str | None,
     timeout: float | None,
     sockets: tuple[str, ...],
     patience: float | None,
@@ -228,6 +230,7 @@ def abort(
     \b
       kiqctl deploy abort
     """
+    owner = owner_of(given_owner, stores)
     transport = deploy_transport(stores, hosts, owner, sockets, patience)
     resume, order = (
         new_message("resume", name=REQUESTER, whose=REQUESTER, whom=owner),
@@ -255,13 +258,14 @@ def abort(
 @stores_options
 @json_option
 @click.pass_context
-def status(ctx: click.Context, stores: list[Store], output: Output, owner: str) -> None:
+def status(ctx: click.Context, stores: list[Store], output: Output, given_owner: str | None) -> None:
     """Show who holds the deploy lock.  The exit code is 6 if that is another owner.
 
     \b
       kiqctl deploy status
       kiqctl deploy status --owner release-42 --json
     """
+    owner = owner_of(given_owner, stores)
     states, missing = read_shards(stores, output, lambda store: DeployLock(store, owner).look())
     state = max(states, key=lambda each: (each.owner not in ("", owner), bool(each.owner)))
     is_other = state.owner not in ("", owner)

@@ -265,7 +265,7 @@ class StoreError(KiqError):
 
 
 class RedisUnavailable(StoreError):
-    """The command was never sent, so it certainly did not run."""
+    """The command was not sent, or a server that takes none for now turned it away: it certainly did not run."""
 
 
 class ReplyLost(StoreError):

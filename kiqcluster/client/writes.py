@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kiqcluster.errors import NotReplicated, ReplyLost, StoreError
+from kiqcluster.errors import NotReplicated, RedisUnavailable, ReplyLost, StoreError
 from kiqcluster.process.delivery import Ready
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import Jid
-from kiqcluster.store import Connection, Store
+from kiqcluster.store import Connection, Store, is_outage
 from kiqcluster.store.guarded_push import GuardedJob, Refusal, push_guarded
 from kiqcluster.store.wire import Command, ErrorReply
 
@@ -46,11 +46,12 @@ def write(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replica
     """Write jobs of any times and queues in one round trip; add the jids that Redis took to `enqueued`.
 
     Jobs with rows take one more round trip.  Returns those that a guard has refused.
-    Raises NotReplicated when fewer than `wait_replicas` replicas confirm what was written; StoreError.
+    Raises RedisUnavailable also when the server takes no writes for now (READONLY, MISCONF, …); NotReplicated when
+    fewer than `wait_replicas` replicas confirm what was written; StoreError.
     """
     guarded = [job for job in jobs if job.rows]
     batch = _commands(store.keys, [job for job in jobs if not job.rows] if guarded else jobs)
-    refused, refusals = Refused(), list[ErrorReply]()
+    refused, refusals, count_before = Refused(), list[ErrorReply](), len(enqueued)
     with store.borrowed() as connection:
         connect_count = 0
         if guarded:
@@ -70,6 +71,11 @@ def write(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replica
             refusals.append(reply)
         else:
             enqueued += [job.jid for job in group]
+    for refusal in filter(is_outage, refusals):  # jobs with rows: finish_scripts
+        if len(enqueued) == count_before:
+            raise RedisUnavailable(f"Redis turns everybody away ({refusal})") from refusal
+        del enqueued[count_before:]  # the server changed its role in between: what it took may be lost
+        raise ReplyLost(f"Redis turned a part of this away ({refusal})") from refusal
     if refusals:
         raise refusals[0]
     confirmed = replies[-1] if is_waiting else wait_replicas

@@ -462,6 +462,33 @@ def test_a_single_push_that_redis_refuses_in_part_says_whether_it_is_enqueued(ma
     assert whole.value.enqueued == ()
 
 
+@pytest.mark.parametrize("push", ["plain", "scheduled", "guarded", "bulk"])
+@pytest.mark.parametrize(
+    ("setting", "code"),
+    [(("REPLICAOF", "127.0.0.1", "1"), "READONLY"), (("CONFIG", "SET", "min-replicas-to-write", "3"), "NOREPLICAS")],
+)
+def test_a_server_that_takes_no_writes_for_now_is_unavailable_to_each_kind_of_push(
+    mail: Any, own_server: RedisServer, push: str, setting: tuple[str, ...], code: str
+) -> None:
+    @job(queue="mailers", deduplicate="until_executed")
+    def once(number: int) -> None: ...
+
+    store = own_server.store()
+    store.call(*setting)
+    pushes: dict[str, Callable[[], object]] = {
+        "plain": lambda: mail.perform_async(1),
+        "scheduled": lambda: mail.perform_in(60, 1),
+        "guarded": lambda: once.perform_async(1),
+        "bulk": lambda: mail.perform_bulk([[1], [2]]),
+    }
+
+    with Client.via(store), pytest.raises(RedisUnavailable, match=code) as error:
+        pushes[push]()
+
+    assert error.value.enqueued == ()
+    assert store.call("KEYS", "*") == []
+
+
 def test_an_inline_run_goes_through_json_and_both_chains(mail: Any, store: Store, setup: Setup) -> None:
     seen: list[str] = []
 

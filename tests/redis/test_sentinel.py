@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
 
+from kiqcluster.client.writes import write_all
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
-from kiqcluster.sidekiq.keys import FORMAT_VERSION
+from kiqcluster.process.delivery import Ready
+from kiqcluster.sidekiq.keys import FORMAT_VERSION, Keys
+from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.store import Store, is_outage, parse_address
 from kiqcluster.store.address import PRIMARY_ONLY
 from kiqcluster.store.engine.engine import Engine
@@ -159,3 +163,27 @@ def test_an_exchange_of_which_a_part_was_turned_away_counts_as_lost(
         run_scripts(torn, [call])
 
     assert sorted(store.call("HKEYS", store.keys.members)) == [b"here:1:abc", b"here:2:def"]
+
+
+def test_a_push_of_which_a_part_was_turned_away_counts_as_lost(
+    server: RedisServer, redis_server: RedisServer, store: Store
+) -> None:
+    """What one server took just before another one was the primary may be lost."""
+    server.store().call("REPLICAOF", "127.0.0.1", redis_server.port)
+    lender: Any = Lender(Torn(server.store(), store))
+
+    with pytest.raises(ReplyLost, match="READONLY") as lost:
+        write_all(lender, [Ready(Jid("1"), "default", None, b"{}")], wait_replicas=0)
+
+    assert (lost.value.jids, lost.value.enqueued) == (("1",), ())
+    assert store.call("LLEN", "queue:default") == 1
+
+
+class Lender:
+    """A store that lends one link."""
+
+    def __init__(self, link: Torn) -> None:
+        self.link, self.keys = link, Keys()
+
+    def borrowed(self) -> AbstractContextManager[Torn]:
+        return nullcontext(self.link)

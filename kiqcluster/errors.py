@@ -40,7 +40,7 @@ AbortIteration                 an iterable job leaves out the items that are lef
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import cast
+from typing import Any, cast
 
 __all__ = [
     "AbortIteration",
@@ -109,6 +109,16 @@ class KiqError(Exception):
     """Base of all errors that kiqcluster raises."""
 
     exit_code = ExitCode.UNEXPECTED
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be copied and pickled without a call of `__init__`, which may take other arguments than the message."""
+        return _rebuilt, (type(self), self.args), self.__dict__
+
+
+def _rebuilt(error_class: type[KiqError], args: tuple[Any, ...]) -> KiqError:
+    error = error_class.__new__(error_class, *args)
+    error.args = args  # an OSError of ours would have none
+    return error
 
 
 class UsageError(KiqError):
@@ -187,10 +197,6 @@ class OverLimit(KiqError):
         self.name = name
         self.seconds = seconds
 
-    def __reduce__(self) -> tuple[type[OverLimit], tuple[str, float]]:
-        """Be copied and pickled with both arguments."""
-        return type(self), (self.name, self.seconds)
-
 
 class NormalFailure(KiqError):
     """Raised by a job that has failed in the sense of its work: `failed` in its task, with this text as a message.
@@ -224,10 +230,6 @@ class JobCancelled(KiqError):
         self.name = name
         self.jid = jid
 
-    def __reduce__(self) -> tuple[type[JobCancelled], tuple[str, str]]:
-        """Be copied and pickled with both arguments."""
-        return type(self), (self.name, self.jid)
-
 
 class JobTimedOut(KiqError, TimeoutError):
     """A job has run for longer than it may: a failure like any other.
@@ -240,10 +242,6 @@ class JobTimedOut(KiqError, TimeoutError):
         self.name = name
         self.option = option
         self.limit = limit
-
-    def __reduce__(self) -> tuple[type[JobTimedOut], tuple[str, str, float]]:
-        """Be copied and pickled with all arguments."""
-        return type(self), (self.name, self.option, self.limit)
 
 
 class JobKilled(KiqError):

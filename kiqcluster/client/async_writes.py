@@ -20,8 +20,8 @@ from threading import Event
 from kiqcluster.application.registry import Definition
 from kiqcluster.client.client import Client
 from kiqcluster.client.store_service import StoreService
-from kiqcluster.client.writes import MAX_JOBS_PER_ROUND_TRIP, Refused, write_all
-from kiqcluster.errors import ReplyLost, StoreError
+from kiqcluster.client.writes import MAX_BYTES_PER_ROUND_TRIP, MAX_JOBS_PER_ROUND_TRIP, Refused, write_all
+from kiqcluster.errors import NotReplicated, ReplyLost, StoreError
 from kiqcluster.process.delivery import Ready
 from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.sidekiq.ruby_json import JSON
@@ -90,17 +90,23 @@ class Request:
         """Return whether both may share a round trip."""
         return self.wait_replicas == other.wait_replicas
 
-    def end(self, refused: Refused, error: Exception | None) -> Callable[[], None]:
-        """Return what the loop has to call.  refused, error: of the write in which its jobs were."""
+    def tell(self, refused: Refused, error: Exception | None) -> None:
+        """Have the coroutine go on.  refused, error: of the write in which its jobs were."""
+        with suppress(RuntimeError):  # its loop is closed: nobody waits
+            self.loop.call_soon_threadsafe(self._end(refused, error))
+
+    def _end(self, refused: Refused, error: Exception | None) -> Callable[[], None]:
+        """Return the function that the loop has to call."""
         jids = [job.jid for job in self.jobs]
         if isinstance(error, StoreError):
-            if set(jids) <= set(error.enqueued):
+            is_enqueued = set(jids) <= set(error.enqueued)
+            if is_enqueued and not isinstance(error, NotReplicated):
                 error = None
             else:
                 error = copy(error)
                 error.enqueued = tuple(jid for jid in jids if jid in error.enqueued)
-                if isinstance(error, ReplyLost):
-                    error.jids = tuple(jids)
+                if isinstance(error, ReplyLost | NotReplicated):
+                    error.jids = tuple(jid for jid in jids if jid in error.jids)
         own = {jid: refused[jid] for jid in jids if jid in refused}
 
         def go_on() -> None:
@@ -122,6 +128,7 @@ class Writer(StoreService):
     def __init__(self) -> None:
         super().__init__()
         self._requests: deque[Request] = deque()
+        self._batch: deque[Request] = deque()  # taken from the requests, and not told yet
         self._is_asked = Event()
 
     def submit(self, request: Request) -> None:
@@ -132,27 +139,35 @@ class Writer(StoreService):
     def wake(self) -> None:
         self._is_asked.set()
 
-    def run(self) -> None:
-        while not self.stopping.is_set():
-            self._is_asked.wait()
-            self._is_asked.clear()  # first: whatever comes later sets it again
-            while self._requests:
-                self._write_some()
+    def work(self) -> None:
+        self._is_asked.wait()
+        self._is_asked.clear()  # first: whatever comes later sets it again
+        while self._requests:
+            self._take_batch()
+            self._write_batch()
 
-    def _write_some(self) -> None:
-        """Write requests that may share a round trip, and have their coroutines go on."""
-        batch = [self._requests.popleft()]
-        count = len(batch[0].jobs)
-        while self._requests and self._requests[0].is_like(batch[0]):
-            count += len(self._requests[0].jobs)
-            if count > MAX_JOBS_PER_ROUND_TRIP:
+    def abandon(self, error: Exception) -> None:
+        for requests in (self._batch, self._requests):
+            while requests:
+                requests.popleft().tell(Refused(), error)
+
+    def _take_batch(self) -> None:
+        """Take requests that share one round trip, so that an error concerns all of them; a large one is alone."""
+        jobs = size = 0
+        while self._requests and (not self._batch or self._requests[0].is_like(self._batch[0])):
+            jobs += len(self._requests[0].jobs)
+            size += sum([len(job.encoded) for job in self._requests[0].jobs])
+            if self._batch and (jobs > MAX_JOBS_PER_ROUND_TRIP or size > MAX_BYTES_PER_ROUND_TRIP):
                 break
-            batch.append(self._requests.popleft())
-        refused, error = Refused(), None
+            self._batch.append(self._requests.popleft())
+
+    def _write_batch(self) -> None:
+        """Write the requests of the batch, and have their coroutines go on."""
+        first, refused, error = self._batch[0], Refused(), None
         try:
-            refused = write_all(batch[0].store, [job for each in batch for job in each.jobs], batch[0].wait_replicas)
+            refused = write_all(first.store, [job for each in self._batch for job in each.jobs], first.wait_replicas)
         except Exception as raised:  # noqa: BLE001  # each coroutine gets it
             error = raised
-        for each in batch:
-            with suppress(RuntimeError):  # its loop is closed: nobody waits
-                each.loop.call_soon_threadsafe(each.end(refused, error))
+        while self._batch:
+            self._batch[0].tell(refused, error)
+            self._batch.popleft()

@@ -121,13 +121,12 @@ class ResultWaits(StoreService):
     # the thread
 
     def run(self) -> None:
-        while not self.stopping.is_set():
-            self._look()
+        super().run()
         self._selector.close()
         self._alarm.close()
         self._waker.close()
 
-    def _look(self) -> None:
+    def work(self) -> None:
         """Wait for what comes next.  A method, so that `run` keeps no wait, and with it the store, while it waits."""
         ready = self._selector.select(LOOK_SECONDS if self._waits else None)
         with suppress(BlockingIOError):
@@ -140,6 +139,13 @@ class ResultWaits(StoreService):
                 self._read(key.data)
         self._end_overdue()
 
+    def abandon(self, error: Exception) -> None:
+        self._waits.update(self._submitted.popleft() for _ in range(len(self._submitted)))
+        for wait in list(self._waits):
+            wait.end(None, error)
+            with suppress(OSError, LookupError, ValueError):  # of a selector that is broken
+                self._remove(wait)
+
     def _begin_submitted(self) -> None:
         """Begin the waits that have come.  They fail together while Redis cannot be reached: each try takes long."""
         unreachable: RedisUnavailable | None = None
@@ -147,12 +153,12 @@ class ResultWaits(StoreService):
             wait = self._submitted.popleft()
             if wait.future.done():
                 continue
+            self._waits.add(wait)
             try:
                 if unreachable is not None:
                     raise copy(unreachable)  # noqa: TRY301  # as if it had tried
                 wait.connection = wait.store.connection()
                 self._ask(wait, wait.connection)
-                self._waits.add(wait)
             except Exception as error:  # noqa: BLE001  # the coroutine gets it
                 if isinstance(error, RedisUnavailable):
                     unreachable = error
@@ -188,8 +194,8 @@ class ResultWaits(StoreService):
             self._end(wait, None, ReplyLost("Redis did not answer in time; wait again"))
 
     def _end(self, wait: Wait, found: bytes | None, error: Exception | None = None) -> None:
-        self._remove(wait)
         wait.end(found, error)
+        self._remove(wait)
 
     def _remove(self, wait: Wait) -> None:
         self._waits.discard(wait)

@@ -1,4 +1,4 @@
-"""StoreService: a thread that talks to one Redis on behalf of coroutines.
+"""StoreService: a thread that talks to one Redis on behalf of coroutines, each of which waits for a future.
 
 A process has one of each kind for each Redis, made at its first use: one that does not answer keeps nobody waiting
 who has to do with another one.  A fork makes its own.
@@ -16,9 +16,14 @@ from kiqcluster.store import Store
 
 __all__ = ["StoreService"]
 
+PAUSE_AFTER_ERROR_SECONDS = 0.1
+
 
 class StoreService(Service):
-    """service_name: of a subclass' threads.  The thread ends when nobody has the store any more."""
+    """A subclass implements `work` and `abandon`.  The thread ends when nobody has the store any more.
+
+    service_name: of a subclass' threads.
+    """
 
     service_name: ClassVar[str]
     _services: ClassVar[WeakKeyDictionary[Store, dict[type, StoreService]]] = WeakKeyDictionary()
@@ -42,3 +47,19 @@ class StoreService(Service):
             if not service.is_alive:
                 service.start_or_raise()
             return service
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            try:
+                self.work()
+            except Exception as error:  # noqa: BLE001  # a thread that ended here would keep coroutines waiting for ever
+                self.abandon(error)
+                self.pause(PAUSE_AFTER_ERROR_SECONDS)
+
+    def work(self) -> None:
+        """Wait for what comes next, and do it."""
+        raise NotImplementedError
+
+    def abandon(self, error: Exception) -> None:
+        """Have all coroutines that wait go on with the error that `work` has raised."""
+        raise NotImplementedError

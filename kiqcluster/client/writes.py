@@ -16,7 +16,7 @@ from kiqcluster.store import Connection, Store, is_outage
 from kiqcluster.store.guarded_push import GuardedJob, Refusal, push_guarded
 from kiqcluster.store.wire import Command, ErrorReply
 
-__all__ = ["MAX_JOBS_PER_ROUND_TRIP", "Refused", "write", "write_all", "write_each"]
+__all__ = ["MAX_BYTES_PER_ROUND_TRIP", "MAX_JOBS_PER_ROUND_TRIP", "Refused", "write", "write_all", "write_each"]
 
 MAX_JOBS_PER_ROUND_TRIP = 1_000  # jobs in one round trip (sidekiq client.rb)
 # Bytes in one round trip, unless one job has more: memory holds them thrice, and the transfer has a time limit.

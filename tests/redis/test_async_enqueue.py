@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kiqcluster import Job, job
+from kiqcluster.client.async_writes import Request
 from kiqcluster.client.handle import Handle
 from kiqcluster.errors import InvalidArguments, RedisRefused, RedisUnavailable
 from kiqcluster.job import JobFunction
@@ -18,7 +19,7 @@ from kiqcluster.process.service import NoThread
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from kiqcluster.testing import enqueued, fake
-from tests.kit import RedisServer
+from tests.kit import TIMEOUT_SECONDS, RedisServer
 from tests.proxy import Proxy
 from tests.unit.process.test_service import no_threads
 
@@ -146,6 +147,32 @@ def test_an_error_comes_to_those_whose_jobs_are_not_enqueued(store: Store, note:
     assert isinstance(first, Handle)
     assert isinstance(third, Handle)
     assert [payload["args"] for payload in queued(store)] == [[1], [2]]
+
+
+def out_of_memory_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that raises MemoryError at its first call."""
+    errors = [MemoryError()]
+
+    def call(*arguments: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return function(*arguments)
+
+    return call
+
+
+def test_an_error_in_the_thread_comes_to_all_that_wait_and_the_next_push_is_written(
+    store: Store, note: JobFunction[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def push_all() -> list[Any]:
+        pushes = asyncio.gather(*map(note.aenqueue, range(3)), return_exceptions=True)
+        return await asyncio.wait_for(pushes, TIMEOUT_SECONDS)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Request, "tell", out_of_memory_once(Request.tell))
+        assert [type(each) for each in asyncio.run(push_all())] == [MemoryError] * 3
+
+    assert all(isinstance(each, Handle) for each in asyncio.run(push_all()))
 
 
 def test_a_wrong_call_and_an_outage_are_raised_in_the_coroutine(note: JobFunction[[int], None]) -> None:

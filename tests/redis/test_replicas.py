@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ from kiqcluster.errors import InvalidPush, JobDefinitionError, NotReplicated, St
 from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Connection, Store
 from kiqcluster.store.guarded_push import push_guarded
-from tests.kit import RedisServer, wait_until
+from tests.kit import TIMEOUT_SECONDS, RedisServer, wait_until
 
 pytestmark = pytest.mark.usefixtures("setup")
 
@@ -108,6 +109,21 @@ def test_a_job_that_a_lock_has_refused_is_not_among_those_that_are_stored(
     assert [first, *caught.value.jids] == jids(store)
     assert len(caught.value.jids) == 2
     assert caught.value.jids == caught.value.enqueued
+
+
+def test_coroutines_get_the_error_with_their_own_jobs(store: Store, replica: RedisServer) -> None:
+    @job(wait_replicas=2)
+    def report(number: int) -> None: ...
+
+    async def push_all() -> list[Any]:
+        pushes = [report.aenqueue(1), report.aenqueue_bulk([[2], [3]]), report.aenqueue_bulk([[4]] * 1_500)]
+        return await asyncio.wait_for(asyncio.gather(*pushes, return_exceptions=True), TIMEOUT_SECONDS)
+
+    errors = asyncio.run(push_all())
+
+    assert [type(error) for error in errors] == [NotReplicated] * 3
+    assert [len(error.jids) for error in errors] == [1, 2, 1_000]
+    assert [jid for error in errors for jid in error.enqueued] == jids(store)
 
 
 def test_what_another_connection_has_written_does_not_count_as_confirmed(

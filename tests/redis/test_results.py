@@ -144,6 +144,26 @@ def test_a_coroutine_is_told_that_redis_goes_away_and_can_wait_again(
         asyncio.run(wait())
 
 
+def test_an_error_in_the_thread_comes_to_all_that_wait_and_they_can_wait_again(
+    store: Store, enqueue: Callable[[], Handle[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = enqueue()
+
+    async def wait() -> list[Any]:
+        waits = asyncio.gather(*(handle.aresult(SECONDS) for _ in range(3)), return_exceptions=True)
+        return await asyncio.wait_for(waits, SECONDS)
+
+    def out_of_memory(_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ResultWaits, "_end_overdue", out_of_memory)
+        assert [type(each) for each in asyncio.run(wait())] == [MemoryError] * 3
+
+    end(store, handle, value=7)
+    assert asyncio.run(wait()) == [7] * 3
+
+
 def test_a_job_that_has_failed_without_an_error_has_failed(store: Store, enqueue: Callable[[], Handle[Any]]) -> None:
     handle = enqueue()
     end(store, handle, state="failed", error_class="", error_message="")

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar, Unpack
 from kiqcluster.errors import ApplicationError, StoreError, UnroutedCall, as_exception, class_name, message_of
 from kiqcluster.process import config_sources
 from kiqcluster.process.boundary.beat_guard import BeatGuard
-from kiqcluster.process.boundary.calls import exc_info, guarded, name_of
+from kiqcluster.process.boundary.calls import exc_info, guarded, is_a, name_of
 from kiqcluster.process.boundary.forms import check_form
 from kiqcluster.process.boundary.once import Once
 from kiqcluster.process.clock import Clock, SystemClock
@@ -294,7 +294,7 @@ class Runtime:
 
     def trouble(self, service: str, error: Exception) -> None:
         """Report an error of a service, except an outage of Redis, which the fetch reports once."""
-        if not (isinstance(error, StoreError) and is_outage(error)):
+        if not (is_a(error, StoreError) and is_outage(error)):
             self.setup.notify_error_handlers(error, {"context": service})
 
     def begin_to_beat(self) -> None:

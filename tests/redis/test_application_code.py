@@ -2,7 +2,7 @@
 and whoever waits for it.
 
 A new place where our code calls the application's, or reads one of its values, gets a row here: PLACES for those of
-workers, PUSHES for those of pushes.
+runs, PUSHES for those of pushes, MOVES for those of threads of a worker that push.
 """
 
 from __future__ import annotations
@@ -17,17 +17,27 @@ import pytest
 
 from kiqcluster import Job, current_job, job, job_logger
 from kiqcluster.application.registry import Registry
+from kiqcluster.client.client import Client
 from kiqcluster.client.handle import Handle
+from kiqcluster.contrib.run_errors import SuppressErrors
 from kiqcluster.errors import NormalFailure, OverLimit
 from kiqcluster.features.history import HISTORY, read_history
 from kiqcluster.iterable import IterableJob
+from kiqcluster.process.config import Config
+from kiqcluster.process.events import Events
 from kiqcluster.process.logs.log import LOGGER
 from kiqcluster.process.logs.own_logger import OwnLogger
-from kiqcluster.process.runtime import Setup
-from kiqcluster.sidekiq.ruby_json import decode, patch
+from kiqcluster.process.metrics import JobMetrics
+from kiqcluster.process.runtime import Run, Runtime, Setup
+from kiqcluster.sidekiq.ruby_json import decode, encode, patch
 from kiqcluster.store import Store
+from kiqcluster.store.engine.engine import Engine
 from kiqcluster.tasks import Task
-from tests.in_process_worker import Worker
+from kiqcluster.worker.maintenance.cron_ticks import CronTicks
+from kiqcluster.worker.maintenance.outside_sources import SourceMover
+from kiqcluster.worker.maintenance.poller import Poller
+from tests.in_process_worker import LIMITS, Worker
+from tests.redis.test_cron import put
 from tests.threaded_worker import ThreadedWorker
 
 Bad = Callable[..., Any]
@@ -332,6 +342,20 @@ def class_that_is_looked_up(scene: Scene) -> None:
     scene.declare = forget  # type: ignore[method-assign]
 
 
+# Around the job, by integrations
+
+
+@place
+def library_of_an_integration(scene: Scene) -> None:
+    def around(_run: Run, proceed: Callable[[], Any]) -> Any:
+        outcome = proceed()
+        with SuppressErrors("library"):
+            scene.bad()
+        return outcome
+
+    scene.setup.server_middleware.add(around)
+
+
 # Other kinds of jobs
 
 
@@ -345,6 +369,19 @@ def coroutine(scene: Scene) -> None:
         return first
 
     scene.declare, scene.is_async = declare, True  # type: ignore[method-assign]
+
+
+@place
+def middleware_of_a_coroutine(scene: Scene) -> None:
+    class Around:
+        def __call__(self, run: Run, proceed: Callable[[], Any]) -> Any:
+            return proceed()
+
+        async def acall(self, run: Run, proceed: Callable[[], Any]) -> Any:
+            return scene.bad()
+
+    scene.setup.server_middleware.add(Around())
+    PLACES["coroutine"](scene)
 
 
 def iterable(scene: Scene, **methods: Any) -> None:
@@ -551,3 +588,73 @@ def test_a_push_whose_code_fails_raises_that_and_writes_nothing(
 
     assert raised is not None
     assert store.call("KEYS", "*") == []
+
+
+# Threads of a worker that push: the call of one job holds up no other
+
+
+Move = Callable[[], object]
+MOVES: dict[str, Callable[[Scene, Runtime], Move]] = {}
+
+
+def moved_by(prepare: Callable[[Scene, Runtime], Move]) -> None:
+    MOVES[prepare.__name__] = prepare
+
+
+def fail_for_one(scene: Scene) -> None:
+    scene.setup.client_middleware.add(
+        lambda push, proceed: scene.bad() if push.payload["class"] == "Bad" else proceed()
+    )
+
+
+@moved_by
+def middleware_when_a_job_comes_due(scene: Scene, runtime: Runtime) -> Move:
+    fail_for_one(scene)
+    for name in ("Bad", "Fine"):
+        raw = encode({"class": name, "args": [], "jid": name, "queue": "default"})
+        runtime.store.call("ZADD", "schedule", 1, raw)
+    return Poller(runtime, Engine(runtime.store, LIMITS), lambda *_: None).poll
+
+
+@moved_by
+def middleware_at_a_cron_tick(scene: Scene, runtime: Runtime) -> Move:
+    fail_for_one(scene)
+    for name in ("Bad", "Fine"):
+        job(name=name)(lambda: None)
+        put(runtime.store, {"job": name, "queue": "default"}, runtime.clock.now() // 60 * 60, name)
+    return lambda: CronTicks(runtime, scene.registry, JobMetrics(1, list)).move(runtime.clock.now())
+
+
+@moved_by
+def source_outside_of_redis(scene: Scene, runtime: Runtime) -> Move:
+    class Source:
+        name, interval = "rows", 1.0
+
+        def move(self) -> Any:
+            if not told:
+                return scene.bad()
+            Client(runtime.store, scene.setup).push({"class": "Fine", "args": []})
+            return False
+
+    told: list[Exception] = []
+    scene.setup.error_handler(lambda error, context: told.append(error))
+    mover = SourceMover(Source(), runtime, lambda *_: None)
+    return lambda: (mover.look(), mover.look())
+
+
+@pytest.mark.parametrize("prepare", MOVES.values(), ids=MOVES)
+@pytest.mark.parametrize("scene", KINDS, indirect=True)
+def test_a_thread_whose_call_fails_reports_that_and_moves_all_other_jobs(
+    scene: Scene, store: Store, prepare: Callable[[Scene, Runtime], Move]
+) -> None:
+    told: list[Exception] = []
+    scene.setup.error_handler(lambda error, context: told.append(error))
+    move = prepare(scene, Runtime(Config(), store, scene.setup, Events()))
+
+    plainly(move)
+
+    assert [decode(raw)["class"] for raw in store.call("LRANGE", "queue:default", 0, -1)] == ["Fine"]
+    assert len(told) == 1
+    assert store.call("ZCARD", "dead") == 0
+    if prepare is not MOVES["source_outside_of_redis"]:
+        assert store.call("ZCARD", "schedule") + store.call("ZCARD", store.keys.cron_ticks) >= 1

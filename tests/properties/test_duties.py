@@ -25,7 +25,7 @@ from tests.server_clock import on_server_clock
 
 SEED_OF_RULES = "1"  # a walk that shows what each rule is for; another one may do without it
 MAX_LATE_SECONDS = 10.0
-MAX_LOOKS_PER_SECOND = 135  # of a thousand processes: 0.1 % of a core of Redis, where a look takes 7.4 µs
+MAX_LOOKS_PER_SECOND = 135  # of a thousand processes; the price of one: tests/redis/test_duties.py
 SEEDS = sized(3, 40)
 
 Scene = Callable[[DutyFleet], None]

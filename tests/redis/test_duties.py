@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 
 import pytest
@@ -44,6 +45,27 @@ class TestClaims:
 
         assert left["poll"] == 0.0
         assert 539.0 < left["prune"] <= 540.0
+
+    @pytest.mark.parametrize("members", [1, 1_000])
+    @pytest.mark.parametrize(
+        ("claims", "commands"), [(False, {"time", "hlen", "hmget"}), (True, {"time", "hlen", "hmget", "hset"})]
+    )
+    def test_a_look_takes_a_few_commands_whatever_the_fleet_has(
+        self, store: Store, members: int, claims: bool, commands: set[str]
+    ) -> None:
+        """A thousand processes look more than a hundred times a second."""
+        store.call("HSET", "kiq:members", *(word for number in range(members) for word in (number, "1 boot ns 1 1")))
+        if not claims:
+            claim_duties(store, PAUSES)
+        store.call("CONFIG", "RESETSTAT")
+
+        claim_duties(store, PAUSES)
+
+        text = store.call("INFO", "commandstats").decode()
+        calls = {name: int(count) for name, count in re.findall(r"cmdstat_(\w+):calls=(\d+)", text)}
+        assert calls.pop("evalsha") == 1
+        assert calls.keys() - {"config", "info"} == commands
+        assert sum(calls[name] for name in commands) <= 3 + 2 * claims
 
     @pytest.mark.parametrize("began", ["in an hour", "-1e400", "nan", "0.5", ""])
     def test_a_time_that_cannot_be_is_no_reason_to_wait(self, store: Store, began: str) -> None:

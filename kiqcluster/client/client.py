@@ -348,7 +348,11 @@ class Client:
     def store_of(self, name: str, definition: Definition | None) -> Store:
         """Return the shard of a push; for those who write themselves.  Raises UnroutedCall; UsageError in memory."""
         if self._setup.delivery is not None:
-            raise UsageError(f"{name}: this needs Redis, and the jobs of this test stay in memory; use testing.real()")
+            raise UsageError(
+                f"{name}: this needs Redis, and the jobs of this test do not go there; with pytest, use the fixture "
+                "kiq_store instead of kiq_fake or kiq_inline; otherwise `with RedisServer() as server, real(), "
+                "Client.via(server.store()):`, from kiqcluster.testing"
+            )
         return self._target(name, definition) or self._setup.current_store()
 
     def deliver(self, jobs: Sequence[Ready], name: str, definition: Definition | None) -> Store | None:

@@ -104,14 +104,14 @@ class Enqueuer(Link[P, R]):
         has_queue = self._has_queue or "queue" in checked
         return Enqueuer(self.definition, {**self._options, **checked}, wait_replicas, has_queue=has_queue)
 
-    def perform_async(self, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+    def perform_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """Enqueue the job; return its jid, or None when client middleware stopped it.
 
         Raises InvalidArguments, StoreError.  One round trip.
         """
         return self._enqueue(args, kwargs, None)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R] | None:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R] | None:
         """Enqueue the job; return its handle, or None when client middleware stopped it.
 
         With the option `result_ttl`, `handle.result()` waits for what it returns.  Raises as perform_async.
@@ -119,7 +119,7 @@ class Enqueuer(Link[P, R]):
         jid = self._enqueue(args, kwargs, None)
         return None if jid is None else self._handle(jid)
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R] | None:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R] | None:
         """Do the same in a coroutine: its event loop goes on meanwhile.
 
         Pushes that coroutines make at the same time share round trips.
@@ -158,7 +158,7 @@ class Enqueuer(Link[P, R]):
             wait_replicas=self.wait_replicas,
         )
 
-    def perform_inline(self, *args: P.args, **kwargs: P.kwargs) -> R | None:
+    def perform_inline(self, /, *args: P.args, **kwargs: P.kwargs) -> R | None:
         """Run the job in this thread, through both middleware chains and a round trip through JSON.
 
         Returns the result of `perform`; None when middleware stopped it.  Errors of the job are raised unchanged.
@@ -241,7 +241,7 @@ class _Function(Enqueuer[P, R]):
 class JobFunction(_Function[P, R]):
     """A function that is a job; calling it stays an ordinary call."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         result: R = self._function(*args, **kwargs)
         return result
 
@@ -249,7 +249,7 @@ class JobFunction(_Function[P, R]):
 class AsyncJobFunction(_Function[P, R]):
     """An `async def` that is a job; calling it gives a coroutine, and R is what awaiting that gives."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         coroutine: Coroutine[Any, Any, R] = self._function(*args, **kwargs)
         return coroutine
 
@@ -395,33 +395,33 @@ class Job:
         return _enqueuer(cls).then(job, *args, **kwargs)
 
     @classmethod
-    def perform_async(cls: type[HasPerform[P, R_]], *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+    def perform_async(cls: type[HasPerform[P, R_]], /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """See Enqueuer.perform_async."""
         return _enqueuer(cls).perform_async(*args, **kwargs)
 
     @overload
     @classmethod
     def enqueue(
-        cls: type[HasPerform[P, Coroutine[Any, Any, R_]]], *args: P.args, **kwargs: P.kwargs
+        cls: type[HasPerform[P, Coroutine[Any, Any, R_]]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Handle[R_] | None: ...
     @overload
     @classmethod
-    def enqueue(cls: type[HasPerform[P, R_]], *args: P.args, **kwargs: P.kwargs) -> Handle[R_] | None: ...
+    def enqueue(cls: type[HasPerform[P, R_]], /, *args: P.args, **kwargs: P.kwargs) -> Handle[R_] | None: ...
     @classmethod
-    def enqueue(cls: type[HasPerform[P, Any]], *args: P.args, **kwargs: P.kwargs) -> Handle[Any] | None:
+    def enqueue(cls: type[HasPerform[P, Any]], /, *args: P.args, **kwargs: P.kwargs) -> Handle[Any] | None:
         """See Enqueuer.enqueue."""
         return _enqueuer(cls).enqueue(*args, **kwargs)
 
     @overload
     @classmethod
     async def aenqueue(
-        cls: type[HasPerform[P, Coroutine[Any, Any, R_]]], *args: P.args, **kwargs: P.kwargs
+        cls: type[HasPerform[P, Coroutine[Any, Any, R_]]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Handle[R_] | None: ...
     @overload
     @classmethod
-    async def aenqueue(cls: type[HasPerform[P, R_]], *args: P.args, **kwargs: P.kwargs) -> Handle[R_] | None: ...
+    async def aenqueue(cls: type[HasPerform[P, R_]], /, *args: P.args, **kwargs: P.kwargs) -> Handle[R_] | None: ...
     @classmethod
-    async def aenqueue(cls: type[HasPerform[P, Any]], *args: P.args, **kwargs: P.kwargs) -> Handle[Any] | None:
+    async def aenqueue(cls: type[HasPerform[P, Any]], /, *args: P.args, **kwargs: P.kwargs) -> Handle[Any] | None:
         """See Enqueuer.aenqueue."""
         return await _enqueuer(cls).aenqueue(*args, **kwargs)
 
@@ -452,13 +452,13 @@ class Job:
     @overload
     @classmethod
     def perform_inline(
-        cls: type[HasPerform[P, Coroutine[Any, Any, R_]]], *args: P.args, **kwargs: P.kwargs
+        cls: type[HasPerform[P, Coroutine[Any, Any, R_]]], /, *args: P.args, **kwargs: P.kwargs
     ) -> R_ | None: ...
     @overload
     @classmethod
-    def perform_inline(cls: type[HasPerform[P, R_]], *args: P.args, **kwargs: P.kwargs) -> R_ | None: ...
+    def perform_inline(cls: type[HasPerform[P, R_]], /, *args: P.args, **kwargs: P.kwargs) -> R_ | None: ...
     @classmethod
-    def perform_inline(cls: type[HasPerform[P, Any]], *args: P.args, **kwargs: P.kwargs) -> Any:
+    def perform_inline(cls: type[HasPerform[P, Any]], /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """See Enqueuer.perform_inline."""
         return _enqueuer(cls).perform_inline(*args, **kwargs)
 

@@ -71,7 +71,7 @@ class LimitedCapacityJob(Job, retry=0, deduplicate="until_executed", reschedule_
         super().__init_subclass__(name=name, namespace=namespace, **options)
 
     @classmethod
-    def perform_with_capacity(cls: type[HasWork[P]], *args: P.args, **kwargs: P.kwargs) -> None:
+    def perform_with_capacity(cls: type[HasWork[P]], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Start jobs for the work that is left, as many as may run and do not run or wait already.
 
         One round trip, and what the counts of the class cost.  Raises InvalidArguments, StoreError.

@@ -71,10 +71,10 @@ class Link(Generic[P, R]):
         """Return the same job with more keys of its payload."""
         raise NotImplementedError
 
-    def perform_async(self, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+    def perform_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         raise NotImplementedError
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R] | None:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R] | None:
         raise NotImplementedError
 
     def perform_in(self, delay: float | timedelta, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
@@ -160,7 +160,7 @@ class Chain(Generic[P, R]):
             raise InvalidPush(f"a chain has {MAX_JOBS} jobs at most; have a job at the end enqueue the next chain")
         return Chain(self.first, (*self._steps, step))
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R] | None:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R] | None:
         """Enqueue the chain; return the handle of its last job, or None when client middleware stopped the first one.
 
         One round trip.
@@ -169,13 +169,13 @@ class Chain(Generic[P, R]):
         jid = self._first(prepared).perform_async(*args, **kwargs)
         return None if jid is None else self._handle(prepared, jid)
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R] | None:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R] | None:
         """Do the same in a coroutine: its event loop goes on meanwhile."""
         prepared = self.prepared()
         handle = await self._first(prepared).aenqueue(*args, **kwargs)
         return None if handle is None else self._handle(prepared, handle.jid)
 
-    def perform_async(self, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+    def perform_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """Enqueue the chain; return the id of its last job, or None when client middleware stopped the first one."""
         prepared = self.prepared()
         return _last(prepared, self._first(prepared).perform_async(*args, **kwargs))
@@ -190,7 +190,7 @@ class Chain(Generic[P, R]):
         prepared = self.prepared()
         return _last(prepared, self._first(prepared).perform_at(when, *args, **kwargs))
 
-    def perform_inline(self, *args: P.args, **kwargs: P.kwargs) -> R | None:
+    def perform_inline(self, /, *args: P.args, **kwargs: P.kwargs) -> R | None:
         """Run all jobs in this thread, one after the other; return the result of the last one.
 
         None when middleware stopped one of them.  Errors of the jobs are raised unchanged.

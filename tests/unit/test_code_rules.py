@@ -358,6 +358,27 @@ def _goes_on_after_anything(node: ast.AST) -> bool:
     return is_exit and not (isinstance(node.returns, ast.Constant) and node.returns.value is None)
 
 
+def test_a_keyword_of_a_job_may_have_any_name() -> None:
+    """Also `self` or `cls`: what takes the arguments of a job takes nothing else by keyword."""
+    found = [
+        f"{path}:{node.lineno} {node.name}"
+        for path, tree in modules().items()
+        for node in nodes(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if node.args.kwarg and node.args.kwarg.annotation and dotted(node.args.kwarg.annotation).endswith(".kwargs")
+        if {"self", "cls"} & {each.arg for each in node.args.args}
+        if not _is_declaration(node)
+    ]
+
+    assert found == []
+
+
+def _is_declaration(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a function is one of a protocol, or the form of an overload: `...`."""
+    body = function.body[-1]
+    return isinstance(body, ast.Expr) and isinstance(body.value, ast.Constant) and body.value.value is ...
+
+
 def test_data_is_read_by_importlib_resources() -> None:
     found = {
         path

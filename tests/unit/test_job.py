@@ -740,6 +740,32 @@ class TestVerbs:
         assert times[:2] == [moment.timestamp()] * 2
         assert all(at is not None and before + 60 <= at <= after + 60 for at in times[2:])
 
+    def test_a_keyword_may_have_the_name_of_a_parameter_of_ours(self, setup: Setup) -> None:
+        pushed: list[Any] = []
+        setup.client_middleware.add(lambda push, proceed: pushed.append(push.payload["args"]))
+
+        @job
+        def sample(self: int, cls: int, delay: int, when: int) -> None: ...
+
+        class Sample(Job):
+            def perform(this, cls: int, delay: int, when: int, job: int = 4) -> None: ...  # noqa: N805
+
+        given = {"cls": 1, "delay": 2, "when": 3}
+        for verbs in (sample, sample.set(queue="low")):
+            verbs.perform_async(self=0, **given)
+            verbs.perform_in(60, self=0, **given)
+            verbs.perform_at(9e9, self=0, **given)
+            verbs.enqueue(self=0, **given)
+            verbs.perform_inline(self=0, **given)
+        sample(self=0, **given)
+        Sample.perform_async(**given)
+        Sample.perform_in(60, **given)
+        Sample.perform_at(9e9, **given)
+        Sample.enqueue(**given)
+        Sample.perform_inline(**given)
+
+        assert pushed == [[0, 1, 2, 3]] * 10 + [[1, 2, 3]] * 5
+
 
 class TestInline:
     def test_it_runs_at_once_with_arguments_as_redis_would_give_them(self, setup: Setup) -> None:

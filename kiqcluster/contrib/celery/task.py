@@ -89,7 +89,7 @@ class Task(RefusesAttributes, Generic[P, R]):
 
     # Pushes
 
-    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
+    def delay(self, /, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
         """Enqueue the task.  Raises InvalidArguments, StoreError, PushStopped.  One round trip."""
         return self._push(args, kwargs, Call())
 
@@ -132,7 +132,7 @@ class Task(RefusesAttributes, Generic[P, R]):
 
     # Runs
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._call(args, kwargs, None)
 
     run = __call__

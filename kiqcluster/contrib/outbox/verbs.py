@@ -69,7 +69,7 @@ class OutboxOfJob(Outbox, Generic[P, R]):
         super().__init__(write)
         self._job = job
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R] | None:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R] | None:
         """Write the job into the caller's transaction; return its handle, or None when client middleware stopped it.
 
         Raises InvalidArguments.
@@ -77,7 +77,7 @@ class OutboxOfJob(Outbox, Generic[P, R]):
         with become_rows(self._write):
             return self._job.enqueue(*args, **kwargs)
 
-    def perform_async(self, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+    def perform_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """Do the same; return the jid."""
         with become_rows(self._write):
             return self._job.perform_async(*args, **kwargs)

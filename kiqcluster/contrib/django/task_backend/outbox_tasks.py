@@ -33,11 +33,11 @@ class OutboxOfTask(Generic[P, R]):
     def __init__(self, task: Any) -> None:
         self._task = task
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Write the task into the caller's transaction; return its result.  Raises as the enqueue of the task."""
         return cast("R", self._task.enqueue(*args, **kwargs))
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Do the same in a coroutine: the row is written in the thread of sync_to_async, where transactions are."""
         return cast("R", await self._task.aenqueue(*args, **kwargs))
 

@@ -26,7 +26,16 @@ from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.sidekiq.selectors import DECLARED
 
-__all__ = ["BY_KEYWORD", "ENVELOPE", "Definition", "Perform", "Registry", "current_registry", "using_registry"]
+__all__ = [
+    "BY_KEYWORD",
+    "ENVELOPE",
+    "Definition",
+    "Perform",
+    "Registry",
+    "current_registry",
+    "misfit_of",
+    "using_registry",
+]
 
 Perform = Callable[..., Any]
 LOGGER = logging.getLogger("kiqcluster")
@@ -34,6 +43,17 @@ BY_KEYWORD = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)  # kinds of paramet
 LAZY = (CoroutineType, GeneratorType, AsyncGeneratorType, map, filter)  # they do nothing until somebody asks
 LOCALS = "<locals>"  # in the qualified name of what a function defines
 ENVELOPE = Signature([Parameter("envelope", Parameter.POSITIONAL_ONLY)])
+
+
+def misfit_of(name: str, signature: Signature, keywords: Mapping[str, Any], error: TypeError) -> InvalidArguments:
+    """Return the error of a push whose arguments do not fit.
+
+    error: of Signature.bind, which names a parameter that is missing before a keyword that no parameter has.
+    """
+    unknown = ", ".join(repr(each) for each in keywords if each not in signature.parameters)
+    takes_any = any(each.kind is Parameter.VAR_KEYWORD for each in signature.parameters.values())
+    reason = f"got an unexpected keyword argument {unknown}" if unknown and not takes_any else str(error)
+    return InvalidArguments(f"{name} was not enqueued: {reason}; its parameters are {signature}")
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -116,9 +136,7 @@ class Definition:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise InvalidArguments(
-                f"{self.name} was not enqueued: {error}; its parameters are {self.signature}"
-            ) from error
+            raise misfit_of(self.name, self.signature, kwargs, error) from error
         positions: list[Any] = []
         gap: list[Any] = []  # defaults that are sent only if a later argument is
         keywords = active_job.Keywords()

@@ -674,6 +674,15 @@ class TestVerbs:
         with pytest.raises(InvalidArguments, match="entry 1: two was not enqueued"):
             two.perform_bulk([(1, 2), args])
 
+    def test_a_keyword_that_no_parameter_has_is_named_before_one_that_is_missing(self) -> None:
+        @job()
+        def two(a: int, b: int) -> None: ...
+
+        with pytest.raises(InvalidArguments, match=r"two was not enqueued: got .* argument 'c'; its parameters"):
+            two.perform_async(1, c=2)  # type: ignore[call-arg]
+        with pytest.raises(InvalidArguments, match="two was not enqueued: missing a required argument: 'b'"):
+            two.perform_async(a=1)  # type: ignore[call-arg]
+
     @pytest.mark.parametrize("lists", ["ab", b"ab", {"a": 1}, 5, None])
     def test_a_bulk_push_of_what_is_no_list(self, lists: Any) -> None:
         with pytest.raises(InvalidArguments, match="X: a bulk push takes a list of argument lists"):

@@ -17,8 +17,8 @@ from typing import Any
 
 from kiqcluster.application.annotations import Namespace, Unresolved, names_of
 from kiqcluster.application.argument_types import ArgumentTypes
+from kiqcluster.application.registry import misfit_of
 from kiqcluster.application.signatures import signature_of
-from kiqcluster.errors import InvalidArguments
 
 __all__ = ["KEYWORDS", "Arguments"]
 
@@ -63,7 +63,7 @@ class Arguments:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise InvalidArguments(f"{name} was not enqueued: {error}; its parameters are {self.signature}") from error
+            raise misfit_of(name, self.signature, kwargs, error) from error
         if self.has_keywords:
             keywords = dict(bound.kwargs)
             bound.apply_defaults()

@@ -95,6 +95,12 @@ def test_a_value_of_another_type_is_refused_at_the_push(
     assert enqueued() == []
 
 
+def test_a_keyword_that_no_parameter_has_is_named_before_one_that_is_missing() -> None:
+    with pytest.raises(InvalidArguments, match="was not enqueued: got an unexpected keyword argument 'wen'"):
+        shared_task(name="keywords")(keywords).delay(wen=WHEN)
+    assert enqueued() == []
+
+
 def test_keywords_of_a_payload_that_do_not_fit_are_a_misfit() -> None:
     shared_task(name="keywords")(keywords)
     Client().push({"class": "keywords", "args": [1, {"when": "soon"}]})

@@ -35,7 +35,7 @@ from kiqcluster.application.losses import first_loss, holds_any
 from kiqcluster.application.subclasses import as_base
 from kiqcluster.errors import JobDefinitionError
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.conversions import conversion, type_name
+from kiqcluster.sidekiq.conversions import conversion, result_conversion, type_name
 from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = ["Converter", "Misfit", "converter_of", "plain"]
@@ -98,11 +98,14 @@ def converter_of(annotation: Any, path: str, needs: Needs) -> Converter:
 
 
 def plain(value: Any) -> JSON:
-    """Return a value that has no declared type as JSON: those of the table above.  Raises TypeError for others."""
+    """Return a result that has no declared type as JSON: those of the table above.  Raises TypeError for others."""
     try:
         return _as_lists(msgspec.to_builtins(value, str_keys=True, enc_hook=_dumped, order="deterministic"))
     except _Foreign as error:  # callers keep the name of its class
-        raise TypeError(str(error)) from error
+        found = error.value
+        raise TypeError(
+            f"a value of the result is of type {type_name(found)}, which is not JSON: {result_conversion(found)}"
+        ) from error
 
 
 def _dumped(value: Any) -> Any:

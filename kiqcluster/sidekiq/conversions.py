@@ -12,12 +12,13 @@ from decimal import Decimal
 from enum import Enum
 from uuid import UUID
 
-__all__ = ["conversion", "is_model", "key_conversion", "type_name"]
+__all__ = ["conversion", "is_model", "key_conversion", "result_conversion", "type_name"]
 
 ANNOTATION = "; or name the type in the annotation of perform, which converts it (typed arguments)"
 CONVERTED = (date, time, timedelta, Decimal, UUID, bytes, bytearray, tuple, set, frozenset)
 CONVERTED_BY_ATTRIBUTE = ("__pydantic_validator__", "__attrs_attrs__", "__struct_fields__")
 DEFAULT_ADVICE = "pass plain JSON values and look objects up by their id"
+RESULT_ADVICE = "return plain JSON values; of an object, its id or a dict of its fields"
 ADVICE_BY_METHOD = {  # attribute that only types of one library have → the advice
     "model_dump": 'pass value.model_dump(mode="json"), and Model.model_validate(fields) in the job',  # pydantic 2
     "__pydantic_model__": "pass json.loads(value.json())",  # pydantic 1, its dataclasses
@@ -67,6 +68,12 @@ ADVICE_BY_NAME = {
 def conversion(value: object) -> str:
     """Return advice what to pass instead of a value, as the end of a sentence."""
     return _advice(value) + (ANNOTATION if _has_converter(type(value)) else "")
+
+
+def result_conversion(value: object) -> str:
+    """Return advice what a job returns instead of a value, as the end of a sentence."""
+    advice = _advice(value).removeprefix("pass ").partition(", and ")[0]
+    return RESULT_ADVICE if _advice(value) == DEFAULT_ADVICE else f"return {advice}"
 
 
 def key_conversion(key: object) -> str:

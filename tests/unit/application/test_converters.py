@@ -432,8 +432,10 @@ def test_values_without_a_declared_type_are_written_the_same_way() -> None:
         [{"price": "1", "sold": None}, "2026-11-20T12:00:00Z"],
         [1, 2],
     ]
-    with pytest.raises(TypeError, match=r"Row, which is not JSON: pass value\.pk"):
+    with pytest.raises(TypeError, match=r"of the result is of type .*Row, which is not JSON: return value\.pk$"):
         plain({"a": Row()})
+    with pytest.raises(TypeError, match="of the result is of type object, which is not JSON: return plain JSON"):
+        plain(object())
 
 
 zones = st.integers(-23 * 60, 23 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))

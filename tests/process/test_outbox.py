@@ -108,7 +108,7 @@ def test_a_quiet_worker_goes_on_relaying(shop: Shop) -> None:
     cluster = shop.run_cluster()
     cluster.wait_ready(1)
     cluster.signal(signal.SIGTSTP)
-    wait_until(lambda: "quiet" in str(cluster.slots()), "the worker to be quiet")
+    cluster.wait_for("worker_quiet")  # before that it would run the job
     shop.write("a")
     wait_until(lambda: shop.stage.queued(), "the job to be in its queue")
     wait_until(lambda: "kiq_outbox_rows" in cluster.metric_families(), "the gauge to be on /metrics")

@@ -24,6 +24,8 @@ from tests.stage import Stage
 
 def pytest_configure(config: pytest.Config) -> None:
     """Have the programs that are started here heed signals that a background job of a shell ignores."""
+    if "not full" in config.option.markexpr:
+        settings.load_profile("short")
     config.pluginmanager.register(CpuReport(config), "cpu-report")
     config.pluginmanager.register(Leaks(), "leaks")
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -61,6 +63,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
 
 # No property fails because the machine has other things to do.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("short", settings.get_profile("unhurried"), max_examples=40)  # the long form tries 100
 settings.load_profile("unhurried")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kiqcluster.process.config_sources import load
+from tests import forkserver
 from tests.docs.test_docs import blocks
 from tests.docs.walk import Desk, files_of, follow
 from tests.kit import ROOT, require, require_module
@@ -45,7 +46,7 @@ def with_this_python(folder: Path) -> Desk:
     programs = folder / "installed" / "bin"
     programs.mkdir(parents=True)
     for name, module in PROGRAMS.items():
-        write_program(programs / name, f'exec "{sys.executable}" -m {module} "$@"')
+        forkserver.install(programs / name, module)
     write_program(programs / "python", f'exec "{sys.executable}" "$@"')
     (programs / "activate").write_text(f'PATH="{programs}:$PATH"\n')
     replaced = {"python3 -m venv .venv": f"ln -s {programs.parent} .venv", "pip install": "true"}

@@ -337,7 +337,10 @@ class TestTrouble:
 
         wait_until(lambda: "1…6" in top.lines[-1] and len(top.lines) == 40, "it to fill the window")
 
-    @pytest.mark.parametrize(("columns", "lines"), [(20, 6), (10, 3), (5, 1)])
+    @pytest.mark.parametrize(
+        ("columns", "lines"),
+        [pytest.param(20, 6, marks=pytest.mark.full), pytest.param(10, 3, marks=pytest.mark.full), (5, 1)],
+    )
     def test_a_tiny_window_does_it_no_harm(self, stage: Stage, open_top: OpenTop, columns: int, lines: int) -> None:
         stage.push("SendInvoice", 7, queue="mailers")
         top = open_top(columns=columns, lines=lines)
@@ -369,7 +372,7 @@ class TestTrouble:
         wait_until(shows_busy, "it to show another view")
         assert jids(store, "retry") == [JID]
 
-    @pytest.mark.parametrize("how", ["q", CTRL_C, signal.SIGTERM])
+    @pytest.mark.parametrize("how", ["q", pytest.param(CTRL_C, marks=pytest.mark.full), signal.SIGTERM])
     def test_it_leaves_the_terminal_as_it_was(self, store: Store, open_top: OpenTop, how: str | signal.Signals) -> None:
         top = open_top()
         top.wait_shown("QUEUE")

@@ -33,7 +33,7 @@ def killings(cluster: Cluster, count: int) -> Iterator[int]:
         yield number + 1
 
 
-@pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.full)])
+@pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.full)])
 def test_prometheus_sees_no_counter_go_back_and_no_series_come_through_respawns(stage: Stage, kills: int) -> None:
     cluster = stage.run_cluster("default", "other", "-c", "2", KIQ_RESPAWN_BURST="1000")
     with prometheus(cluster.port) as scrapes:
@@ -58,7 +58,7 @@ def test_prometheus_sees_no_counter_go_back_and_no_series_come_through_respawns(
         assert scrapes.value(f"min_over_time(up{{{SCRAPED}}}[1h])") == 1
 
 
-@pytest.mark.parametrize(("kills", "warm_up"), [(60, 20), pytest.param(1_000, 100, marks=pytest.mark.full)])
+@pytest.mark.parametrize(("kills", "warm_up"), [(30, 10), pytest.param(1_000, 100, marks=pytest.mark.full)])
 def test_the_supervisor_does_not_grow_with_the_children_that_it_replaces(
     stage: Stage, kills: int, warm_up: int, record_property: Callable[[str, object], None]
 ) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from math import inf
 from typing import Generic, TypeVar, cast
 
 from kiqcluster.application.registry import Definition
 from kiqcluster.client.result_waits import REPLY_MARGIN_SECONDS, aresult_of, wait_command
-from kiqcluster.errors import JobDropped, JobFailed, UsageError
+from kiqcluster.errors import JobDropped, JobFailed, MalformedPayload, StoreError, UsageError
 from kiqcluster.features.progress import read_progress
 from kiqcluster.features.results import RESULT_TTL, Result, read_result
 from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.job_context import current_job
 from kiqcluster.process.runtime import current_setup
-from kiqcluster.sidekiq.payload import Jid
+from kiqcluster.sidekiq.payload import Jid, read
 from kiqcluster.store import Store
 from kiqcluster.store.wire import Command
 
@@ -21,6 +23,7 @@ __all__ = ["Handle"]
 
 R = TypeVar("R", covariant=True)
 PENDING = Result("pending")
+PAGE_JOBS = 1_000  # of the retry set, among which a job is looked for whose time is over
 
 
 class Handle(Generic[R]):
@@ -71,7 +74,8 @@ class Handle(Generic[R]):
         self._check()
         if self._store is None:
             return self._value(self._in_memory(), timeout)
-        return self._value(self._wait(self._store, self._seconds(timeout)), timeout)
+        ended = self._wait(self._store, self._seconds(timeout))
+        return self._value(ended, timeout, self._reason(self._store, timeout) if ended is PENDING else "")
 
     async def aresult(self, timeout: float | None = None) -> R:  # as result
         """Wait as `result` does, while the event loop goes on; a coroutine may await many."""
@@ -79,7 +83,24 @@ class Handle(Generic[R]):
         if self._store is None:
             return self._value(self._in_memory(), timeout)
         found = await aresult_of(self._store, self._key(self._store), self._seconds(timeout))
-        return self._value(PENDING if found is None else read_result(found), timeout)
+        if found is None:
+            return self._value(PENDING, timeout, await asyncio.to_thread(self._reason, self._store, timeout))
+        return self._value(read_result(found), timeout)
+
+    def _reason(self, store: Store, timeout: float | None) -> str:
+        """Return why a job has not ended in time; empty where nothing says it, and for a wait of no time.
+
+        One round trip, which looks at a page of the retry set: a job that waits beyond it is not found.
+        """
+        if not timeout or timeout < 0:
+            return ""
+        with suppress(StoreError, MalformedPayload):  # the caller has to know of the timeout
+            page = store.call("ZSCAN", store.keys.retry, 0, "MATCH", f"*{self.jid}*", "COUNT", PAGE_JOBS)[1]
+            for raw in page[::2]:  # entries and their scores
+                failed = read(raw)
+                if failed.get("jid") in self.jids and failed.get("error_class"):
+                    return f": it has failed ({failed['error_class']}) and waits for a retry"
+        return ""
 
     def _seconds(self, timeout: float | None) -> float:
         """Return for how many seconds to wait.  Raises UsageError where a job would wait for ever."""
@@ -92,15 +113,15 @@ class Handle(Generic[R]):
             )
         return inf if timeout is None else timeout
 
-    def _value(self, ended: Result, timeout: float | None) -> R:
-        """Return what a job returned that has ended so."""
+    def _value(self, ended: Result, timeout: float | None, reason: str = "") -> R:
+        """Return what a job returned that has ended so.  reason: why it has not ended."""
         if ended.state == "pending" and self._store is None:
             raise TimeoutError(
                 f"{self!r} has not run: the jobs of this test wait in memory; run them with drain(), or use "
                 "the mode inline, in which a push runs them"
             )
         if ended.state == "pending":
-            raise TimeoutError(f"{self!r} has not ended within {timeout:g} s")
+            raise TimeoutError(f"{self!r} has not ended within {timeout:g} s{reason}")
         if ended.state == "dropped":
             raise JobDropped(ended.ended_by or self._name, ended.ended_by_jid or self.jid, ended.reason)
         if ended.state == "failed" or ended.error_class:

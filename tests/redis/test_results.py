@@ -100,6 +100,20 @@ def test_a_wait_that_is_cancelled_is_over(store: Store, enqueue: Callable[[], Ha
     wait_until(lambda: blocked(store) == 0, "Redis to hold nothing for it")
 
 
+@pytest.mark.parametrize("wait", [Handle.result, lambda handle, seconds: asyncio.run(handle.aresult(seconds))])
+def test_a_timeout_says_that_the_job_has_failed_and_waits_for_its_retry(
+    store: Store, enqueue: Callable[[], Handle[Any]], wait: Callable[[Handle[Any], float], Any]
+) -> None:
+    handle, other = enqueue(), enqueue()
+    failed = {"class": "price", "args": [], "jid": handle.jid, "error_class": "DoesNotExist", "error_message": "no 999"}
+    store.call("ZADD", store.keys.retry, "2000000000", ruby_json.encode(failed))
+
+    with pytest.raises(TimeoutError, match=r"within .* s: it has failed \(DoesNotExist\) and waits for a retry$"):
+        wait(handle, 0.01)
+    with pytest.raises(TimeoutError, match=r"has not ended within .* s$"):
+        wait(other, 0.01)
+
+
 @pytest.mark.parametrize("seconds", [-1, 0, 1e-9])
 def test_a_job_that_has_ended_needs_no_time(store: Store, enqueue: Callable[[], Handle[Any]], seconds: float) -> None:
     handle = enqueue()

@@ -49,6 +49,9 @@ DeathHandler = Callable[[Payload, Exception], object]
 LOGGER = logging.getLogger("kiqcluster")
 CONTEXTS_WITH_EVENTS = frozenset({"job", "malformed payload"})  # contexts whose errors have an event of their own
 DEFAULT_KEYS = Keys()
+ADDRESS_ADVICE = (
+    "nothing says where Redis is: set REDIS_URL (to embedded:.kiqcluster if `kiqcluster --embedded` runs here)"
+)
 E = TypeVar("E", bound=ErrorHandler)
 D = TypeVar("D", bound=DeathHandler)
 
@@ -207,8 +210,15 @@ class Setup:
     def current_store(self) -> Store:
         """Return the default shard; opened at first use."""
         if self.store is None:
-            self.store = Store(self.current_config().known_redis())
+            address = self.current_config().known_redis()
+            self.store = Store(address, advice=ADDRESS_ADVICE if self._is_default(address) else "")
         return self.store
+
+    def _is_default(self, address: str) -> bool:
+        """Return whether this is the address of Redis because nothing says another one."""
+        if self.config is not None or address != Config.redis:
+            return False
+        return config_sources.load({}, configured=self.settings)[1]["redis"] == "default"
 
     def shard(self, name: str) -> Store:
         """Return a shard by its name, "" or "default" for the default one; opened at first use.  Raises UsageError."""

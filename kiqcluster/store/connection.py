@@ -67,9 +67,15 @@ class Connection:
     """
 
     def __init__(
-        self, locate: Callable[[], Iterable[Node]], timeout: float, trust: float = 0.0, total: float = inf
+        self,
+        locate: Callable[[], Iterable[Node]],
+        timeout: float,
+        trust: float = 0.0,
+        total: float = inf,
+        advice: str = "",
     ) -> None:
         self._locate = locate
+        self._advice = advice
         self._timeout = timeout
         self._total = total
         self.connect_count = 0
@@ -250,7 +256,7 @@ class Connection:
             raise RedisRefused(f"{refusal} ({_shown(node)})") from error  # a sentinel's or a server's
         except (redis.RedisError, OSError) as error:
             over = ", over TLS" if issubclass(make, SSLConnection) else ""
-            advice = TLS_ADVICE if over and has_ended(error) else ""
+            advice = TLS_ADVICE if over and has_ended(error) else self._advice
             if isinstance(error.__context__, FileNotFoundError):
                 advice = SOCKET_ADVICE
             said = f"cannot reach Redis{over} ({error}); nothing was sent"

@@ -71,16 +71,19 @@ class Store:
         prefix: str = "",
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         locate: Callable[[], Iterable[Node]] | None = None,
+        advice: str = "",
     ) -> None:
         """address: see parse_address and parse_cluster.  name: for routing rules.  prefix: see Keys; in a Redis Cluster
         it has a hash tag, and is `{name}:` by default.
 
         locate: returns the nodes to try, called for each connection; None means the address itself, or the primary
         that its sentinels name.  timeout: seconds without progress while an answer is awaited.
+        advice: what to do if the server cannot be reached, as the end of a sentence.
         """
         self.name = name
         self.address = masked(address)
         self.timeout = timeout
+        self._advice = advice
         self._is_cluster = is_cluster_address(address)
         if self._is_cluster:
             prefix = prefix_of(name, prefix)
@@ -97,7 +100,8 @@ class Store:
 
     def connection(self, timeout: float | None = None, trust: float = 0.0, total: float = inf) -> Connection:
         """Return a new connection for the caller alone, not yet connected.  See Connection."""
-        connection = Connection(self._locate, self.timeout if timeout is None else timeout, trust, total)
+        seconds = self.timeout if timeout is None else timeout
+        connection = Connection(self._locate, seconds, trust, total, self._advice)
         self._connections.add(connection)
         return connection
 

@@ -6,10 +6,12 @@ import os
 import threading
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, UsageError
+from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store, parse_address
 from kiqcluster.store.scripts import RESERVE, Call, run_scripts
 from kiqcluster.store.store import IDLE_SECONDS
@@ -19,6 +21,23 @@ from tests.kit import TIMEOUT_SECONDS, RedisServer, free_port, wait_until
 def test_a_server_that_is_not_there_is_unavailable_and_nothing_was_sent() -> None:
     with pytest.raises(RedisUnavailable, match="nothing was sent"):
         Store(f"redis://127.0.0.1:{free_port()}/0").call("PING")
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_an_address_that_nobody_has_set_is_said_to_be_one(
+    is_named: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for variable in ("REDIS_URL", "KIQ_REDIS", "KIQ_EMBEDDED"):
+        monkeypatch.delenv(variable, raising=False)
+    address = f"redis://127.0.0.1:{free_port()}/0"
+    store = Setup({"redis": address} if is_named else {}).current_store()
+    monkeypatch.setattr(store, "_locate", lambda: [parse_address(address)])  # a server may be at the default one
+
+    with pytest.raises(RedisUnavailable, match="nothing was sent") as caught:
+        store.call("PING")
+
+    assert ("set REDIS_URL" in str(caught.value)) is not is_named
 
 
 def test_a_function_that_names_no_server_is_told(store: Store) -> None:

@@ -33,6 +33,7 @@ from kiqcluster.contrib.outbox.relay import INTERVAL_SECONDS, KEEP_INBOX
 from kiqcluster.errors import UsageError
 from kiqcluster.process import config_sources
 from kiqcluster.process.config import Config, Origins, settings
+from kiqcluster.process.runtime import current_setup
 
 __all__ = [
     "DEFAULT_MODULES",
@@ -48,6 +49,7 @@ SETTING = "KIQCLUSTER"
 OUTBOX_SETTING = "KIQCLUSTER_OUTBOX_DATABASES"
 DEFAULT_MODULES = ("tasks", "jobs")
 TABLES = ("cron", "shards")  # settings that no variable can hold, and code cannot set
+ADDRESSES = ("redis", "embedded")  # settings that say where Redis is
 TASK_SETTINGS = "TASKS"
 BACKEND = "kiqcluster.contrib.django.TaskBackend"
 
@@ -121,15 +123,15 @@ def current_config(
     file: of -C.  environment: of -e.  Raises ImproperlyConfigured, UsageError.
     """
     flags = {} if environment is None else {"environment": environment}
-    return config_sources.load(flags, file=file, environ=environ, configured=read_settings().values)
+    return config_sources.load(flags, file=file, environ=environ, configured={**_of_code(), **read_settings().values})
 
 
 def variables(origins: Origins, project: str) -> dict[str, str]:
-    """Return the variables that tell another process what the settings of Django say, and nothing else does.
+    """Return the variables that tell another process what the settings of Django say, or which Redis code has set.
 
     project: the module of the settings, under whose name cron entries are kept.
     """
-    values = dict(read_settings().values)
+    values = {**_of_code(), **read_settings().values}
     if origins["queues"] == "default":
         values["queues"] = queues_of_tasks()
     if origins["cron_application"] == "default":  # the name of our loader is the same in all projects
@@ -140,6 +142,12 @@ def variables(origins: Origins, project: str) -> dict[str, str]:
         for name, value in values.items()
         if origins[name] in told and value not in (None, "", ())
     }
+
+
+def _of_code() -> dict[str, Any]:
+    """Return where Redis is by the code of this project, as by `broker` of kiqcluster.contrib.celery."""
+    found = current_setup().settings
+    return {name: found[name] for name in ADDRESSES if name in found}
 
 
 def queues_of_tasks() -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kiqcluster.application.registry import Registry
+from kiqcluster.contrib.celery import Celery
 from kiqcluster.errors import ApplicationError
 from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
@@ -232,6 +233,11 @@ class TestChecks:
         assert self.said(KIQCLUSTER={}) == ["kiqcluster.W002"]
         assert self.said(KIQCLUSTER={"redis": "redis://h"}) == []
 
+    def test_the_broker_of_a_celery_app_is_an_address(self) -> None:
+        Celery("shop", broker="redis://broker:6379/3")
+
+        assert self.said(KIQCLUSTER={}) == []
+
     @pytest.mark.parametrize(
         ("settings", "number"),
         [
@@ -295,6 +301,17 @@ class TestCommands:
     def _settings(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("DJANGO_SETTINGS_MODULE", SETTINGS)
         monkeypatch.chdir(tmp_path)
+
+    @pytest.mark.parametrize("command", ["kiqcluster", "kiqctl"])
+    def test_the_redis_of_a_celery_app_is_passed_on(self, command: str) -> None:
+        from django.test import override_settings
+
+        Celery("shop", broker="redis://broker:6379/3")
+
+        with override_settings(KIQCLUSTER={}):
+            assert self.prepared(command)[1]["KIQ_REDIS"] == "redis://broker:6379/3"
+        with override_settings(KIQCLUSTER={"redis": "redis://other"}):
+            assert self.prepared(command)[1]["KIQ_REDIS"] == "redis://other"
 
     def test_all_flags_are_passed_on(self) -> None:
         words, environ = self.prepared("kiqcluster", "default", "-c", "3", "--settings", "x.y", "--drain", "-v")

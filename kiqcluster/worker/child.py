@@ -125,7 +125,7 @@ class Child:
         self._memory = MemoryProbe(spec.config, self._clock)
         self._last_beat = (0, 0)  # progress, and jobs that ran
         self._announced_identity = ""
-        self._descriptors = Descriptors({})
+        self._descriptors: Descriptors | None = Descriptors({})  # None: some are lost, perhaps those of signals as well
         self._stopping = Stopping()
         self._events = Events()
 
@@ -335,9 +335,11 @@ class Child:
 
     def _tick(self) -> None:
         self._next_tick = self._clock.monotonic() + TICK_SECONDS
-        self._inbox.trap()  # handlers of the application run in this thread: ready, quiet, resume
-        if lost := self._descriptors.lost():
-            self._stop_without_descriptors(lost)
+        if self._descriptors is not None:
+            if lost := self._descriptors.lost():
+                self._stop_without_descriptors(lost)
+            else:
+                self._inbox.trap()  # handlers of the application run in this thread: ready, quiet, resume
         if self._stopping.at is None:  # a stop has a deadline of its own
             self._alarm.set(self._spec.config.silence_timeout)
         self.launcher.watch_jobs()
@@ -359,7 +361,7 @@ class Child:
 
     def _stop_without_descriptors(self, lost: Sequence[str]) -> None:
         """Stop, so that a new process takes over: a job has closed descriptors that this one waits on."""
-        self._descriptors = Descriptors({})  # said once
+        self._descriptors = None  # said once
         if "main loop" in lost:
             # Another file may have the number by now and must not get our bytes.  The supervisor sees the end.
             self._channel.closed = True

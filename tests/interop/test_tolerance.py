@@ -131,6 +131,7 @@ STRUCTURES = {
         "embedded": is_flag,
         "capsules": is_capsules,
         "application": lambda value: isinstance(value, str),
+        "cron": is_text,
     },
     "running job": {"queue": is_text, "payload": is_object, "run_at": is_count},
 }

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kiqcluster.control.process_registry import LATE_SECONDS, Cluster, RegisteredProcess, read_number
+from kiqcluster.control.process_registry import LATE_SECONDS, Cluster, RegisteredProcess, read_count, read_number
 from kiqcluster.control.slot_state import SlotState
 from kiqcluster.process.clock import SystemClock
 
@@ -173,7 +173,7 @@ def status_from_redis(cluster: Cluster) -> ClusterStatus:
         name=cluster.supervisor,
         host=cluster.host,
         version=str(state.get("version", "")),
-        slots=int(read_number(state.get("slots"))) or len(cluster.processes),
+        slots=read_count(state.get("slots")) or len(cluster.processes),
         workers=tuple(worker_status(each) for each in sorted(cluster.processes, key=lambda each: each.identity)),
         quiet_by=str(state.get("quiet_by") or ""),
         lease_remaining=None if lease is None else max(0.0, read_number(lease) - age),

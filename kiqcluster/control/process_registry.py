@@ -33,6 +33,7 @@ __all__ = [
     "natural_sort_key",
     "prune",
     "read_commands",
+    "read_count",
     "read_number",
     "read_object",
     "read_process",
@@ -239,6 +240,7 @@ def drop_expired(store: Store) -> int:
     return dropped
 
 
+MAX_COUNT = 2**40  # of threads, bytes, microseconds: sums of many fit the result of len()
 FIELDS = ("info", "busy", "quiet", "rss", "beat", "concurrency", "rtt_us", SUPERVISOR_FIELD)
 BEAT_INDEX = FIELDS.index("beat")
 
@@ -261,28 +263,28 @@ def read_process(identity: str, fields: Any, left: Any, state: State | None = No
     about = read_object(info)
     host, pid, _ = (*identity.rsplit(":", 2), "", "")[:3]
     labels = about.get("labels")
-    threads = int(read_number(concurrency) or read_number(about.get("concurrency")))
+    threads = read_count(concurrency) or read_count(about.get("concurrency"))
     return RegisteredProcess(
         identity=identity,
         host=_read_text(about.get("hostname")) or host,
-        pid=int(read_number(about.get("pid", pid))),
+        pid=read_count(about.get("pid", pid)),
         tag=_read_text(about.get("tag")),
         version=_read_text(about.get("version")),
         queues=_queues(about),
         concurrency=threads,
-        busy=int(read_number(busy)),
+        busy=read_count(busy),
         is_quiet=quiet == b"true",
-        rss=int(read_number(rss)) * 1_024,
+        rss=read_count(rss) * 1_024,
         beat=read_number(beat),
         age=max(0.0, HEARTBEAT_TTL_SECONDS - left / 1_000) if left >= 0 else 0.0,
         is_ours=isinstance(labels, list) and "kiqcluster" in labels,
         cluster=state,
         started_at=read_number(about.get("started_at")),
-        rtt_us=int(read_number(rtt_us)),
+        rtt_us=read_count(rtt_us),
         is_embedded=about.get("embedded") is True,
         labels=_read_texts(labels),
         capsules=tuple(_capsules(about, threads)),
-        omitted_queues=int(read_number(about.get("omitted_queues"))),
+        omitted_queues=read_count(about.get("omitted_queues")),
         application=_read_text(about.get("application")),
         routing=_read_text(about.get("routing")),
         shard=_read_text(about.get("shard")),
@@ -314,7 +316,7 @@ def _capsules(about: Mapping[str, Any], threads: int) -> Iterator[Capsule]:
             weights = _weights(capsule.get("weights"))
             yield Capsule(
                 name,
-                int(read_number(capsule.get("concurrency"))),
+                read_count(capsule.get("concurrency")),
                 _read_text(capsule.get("mode")) or _mode(weights),
                 weights,
                 is_named=True,
@@ -332,7 +334,7 @@ def _capsules(about: Mapping[str, Any], threads: int) -> Iterator[Capsule]:
 
 
 def _weights(value: object) -> dict[str, int]:
-    return {str(name): int(read_number(weight)) for name, weight in value.items()} if isinstance(value, dict) else {}
+    return {str(name): read_count(weight) for name, weight in value.items()} if isinstance(value, dict) else {}
 
 
 def _mode(weights: Mapping[str, int]) -> str:
@@ -357,6 +359,12 @@ def read_object(raw: bytes | None) -> dict[str, Any]:
     except ruby_json.Undecodable:
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def read_count(value: object) -> int:
+    """Return the value as a whole number from 0 to MAX_COUNT; 0 if it is none, such as -1 or 10²³."""
+    number = read_number(value)
+    return int(number) if 0 <= number <= MAX_COUNT else 0
 
 
 def read_number(value: object) -> float:

@@ -283,6 +283,13 @@ class TestWorkSet:
 
         assert (len(WorkSet(store=store)), list(WorkSet(store=store))) == (5, [])
 
+    @pytest.mark.parametrize("busy", ["-1", "1e23", "9" * 23, "nan", "x"])
+    def test_a_count_that_is_none_is_left_out(self, store: Store, busy: str) -> None:
+        publish(store, OURS, busy=busy)
+        publish(store, RUBYS, busy=2)
+
+        assert (len(WorkSet(store=store)), list(WorkSet(store=store))) == (2, [])
+
     def test_a_job_is_found_by_its_jid(self, store: Store) -> None:
         publish(store, OURS)
         store.call("HSET", f"{OURS}:work", "0", work(payload='{"class":"A","jid":"other"}'), "1", work())

@@ -34,6 +34,7 @@ from kiqcluster.control.process_registry import (
     list_processes,
     natural_sort_key,
     read_commands,
+    read_count,
     read_number,
     read_processes,
 )
@@ -112,7 +113,7 @@ class Report:
         if told is None:
             return None
         error = str(told.get("error") or "").strip()
-        done, of = (int(read_number(told.get(name))) for name in ("done", "of"))
+        done, of = (read_count(told.get(name)) for name in ("done", "of"))
         ended_at = read_number(told.get("ended_at")) or None
         return cls(str(told.get("state") or ""), done, of, error.partition("\n")[0], error, ended_at)
 

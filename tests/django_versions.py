@@ -4,8 +4,7 @@ Django 6 needs Python 3.12 or newer: the first one of these that tests/versions.
 this fails (KIQ_REQUIRE_ALL=1, in CI) or says loudly that nothing has run; the same holds for the source of Django.
 Each version has an environment of its own, beside those of make test-versions; Django's own tests are in its source,
 which the package index has.  Both are brought up to date when pyproject.toml is newer; `--prepare` does only that,
-before the tests of CI begin.  DJANGO=6.1 is for one version: CI runs the newest, `make test-all` each.  Django 5.2 with
-the backport is what `make test` runs on.
+before the tests of CI begin.  DJANGO=6.1 is for one version.  Django 5.2 with the backport is what `make test` runs on.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ DOWN_AFTER_MS = 1_000  # without an answer after which it calls a server down: m
 PACE = {"info-period": 100, "ping-period": 500, "publish-period": 100}  # milliseconds; its own is made for networks
 MAX_TRIES = 3  # ports, of which each may be taken
 MAX_FAILOVERS = 3  # that are asked for until the roles are exchanged
+FAILOVER_SECONDS = 30  # after which the sentinel has broken one off
 HARDLY_EVER_MS = 600_000
 
 
@@ -102,19 +103,24 @@ class SentinelGroup:
         wait_until(lambda: answers(Store(self.url)), "clients to reach it")
         return self.servers[to].store()
 
-    def fail_over(self, to: int) -> Store:
-        """Have the sentinel exchange the roles, as before maintenance; return when the old primary is a replica.
+    def promote(self, to: int) -> Store:
+        """Have the sentinel promote the replica; return when clients reach it.
 
         It breaks off where the replica falls behind meanwhile, as on a busy host; then it is asked once more.
         """
+        port = self.servers[to].port
         for _ in range(MAX_FAILOVERS):
             wait_until(self._knows_replica, "the sentinel to know the replica as one that it may promote")
             with suppress(RedisRefused):  # the one before still goes on
                 self.ask("FAILOVER", SERVICE)
             with suppress(AssertionError):
-                wait_until(lambda: self.primary_port() == self.servers[to].port, "the exchange of roles")
+                wait_until(lambda: self.primary_port() == port, "the exchange of roles", FAILOVER_SECONDS)
                 break
-        store = self.wait_failed_over(to)
+        return self.wait_failed_over(to)
+
+    def fail_over(self, to: int) -> Store:
+        """Have the sentinel exchange the roles, as before maintenance; return when the old primary is a replica."""
+        store = self.promote(to)
         old = self.servers[1 - to].store()
         wait_until(lambda: is_replica(old), "the old primary to be demoted")
         return store

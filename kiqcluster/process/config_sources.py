@@ -172,7 +172,7 @@ def missing_section(config: Config, origins: Origins, file: str | None = None) -
 def read_cron_file(path: Path) -> tuple[CronEntry, ...]:
     """Return the cron entries of a TOML file, or of a YAML file such as sidekiq-cron's.  Raises UsageError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         document = tomllib.loads(text) if path.suffix == ".toml" else _read_yaml(path, text)
     except (OSError, ValueError) as error:  # also of TOML and UTF-8
         raise UsageError(f"cron_file {path} cannot be read ({error})") from error
@@ -211,7 +211,7 @@ def _read_file(file: str | None, directory: Path) -> tuple[str, dict[str, Any]]:
         if not path.is_file():
             continue
         try:
-            document = tomllib.loads(path.read_text(encoding="utf-8"))
+            document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"{path} is not valid TOML ({error})") from error
         if path.name == "pyproject.toml":

@@ -67,8 +67,7 @@ def test_a_primary_that_lost_its_replicas_is_left_when_it_has_to_have_one(group:
     store.call("SET", "before", "1")
 
     group.ask("DEBUG", "publish-period", HARDLY_EVER_MS)  # after four of these it would demote the old one
-    group.ask("FAILOVER", SERVICE)
-    group.wait_failed_over()
+    group.promote(1)
 
     with pytest.raises(RedisRefused, match="NOREPLICAS"):
         store.call("SET", "after", "2")

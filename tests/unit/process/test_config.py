@@ -160,6 +160,12 @@ class TestFiles:
     def test_a_named_file_that_is_not_there_is_an_error(self, loaded: Loader, tmp_path: Path) -> None:
         assert "does not exist" in refusal(loaded, file=str(tmp_path / "none.toml"))
 
+    def test_a_file_with_a_byte_order_mark_is_read(self, loaded: Loader, tmp_path: Path) -> None:
+        (tmp_path / "kiqcluster.toml").write_bytes(b"\xef\xbb\xbfconcurrency = 7\n")
+        config, _ = loaded()
+
+        assert config.concurrency == 7
+
     @pytest.mark.parametrize("text", [b"timeout =", b"\xff\xfe", b"a = 1\na = 2"])
     def test_a_file_that_is_no_toml_is_named(self, loaded: Loader, tmp_path: Path, text: bytes) -> None:
         (tmp_path / "kiqcluster.toml").write_bytes(text)

@@ -7,14 +7,19 @@ When clocks go forward, a tick at a time that the day skips comes at the first m
 a tick at a time that the day has twice comes once, the first time.  Both are so for fixed times.  A schedule whose
 minute or hour begins with `*` goes on at its distance: `*/15 * * * *` has a tick every 15 minutes in every night (as in
 Debian's cron).
+
+cronsim loses ticks in some of the nights in which clocks go back, such as those of Lord Howe and Cairo.  So it only
+finds the times that match the fields; this module says when the clock of a zone shows them.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
+from math import ceil, floor
 from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
@@ -36,6 +41,9 @@ FORM = 'write 5 fields as in "0 9 * * 1-5", 6 with seconds first, or one of ' + 
 MAX_CHARACTERS = 200
 MAX_KNOWN = 20_000  # schedules that are kept parsed
 FEWEST_FIELDS, MOST_FIELDS = 5, 6
+DAY_SECONDS = 86_400
+LONGEST_WAIT = 50 * 366 * DAY_SECONDS  # seconds; cronsim gives up after as many years
+EPOCH = datetime.fromtimestamp(0, UTC)
 SIZES = {"second": 60, "minute": 60, "hour": 24, "day of the month": 31, "month": 12, "day of the week": 7}
 
 
@@ -47,18 +55,15 @@ class Schedule:
     tz: str = "UTC"
     _fields: str = field(init=False, repr=False, compare=False)
     _zone: tzinfo = field(init=False, repr=False, compare=False)
-    _seconds: tuple[int, ...] = field(init=False, repr=False, compare=False)  # within a minute; () to ask cronsim
+    _is_fixed: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         fields = MACROS.get(self.text.lower(), self.text).split()
-        zone = _zone(self.tz)
-        object.__setattr__(self, "_zone", zone)
-        # cronsim keeps its rule for fixed times to 5 fields; the seconds within such a minute are easily counted here.
-        parsed = _read(" ".join(fields))
-        is_fixed = len(fields) == MOST_FIELDS and not fields[1].startswith("*") and not fields[2].startswith("*")
-        seconds = tuple(sorted(parsed.seconds)) if is_fixed and zone is not UTC else ()
-        object.__setattr__(self, "_seconds", seconds)
-        object.__setattr__(self, "_fields", " ".join(fields[1:] if seconds else fields))
+        object.__setattr__(self, "_fields", " ".join(fields))
+        object.__setattr__(self, "_zone", _zone(self.tz))
+        _read(self._fields)
+        minute, hour = fields[-5:-3]
+        object.__setattr__(self, "_is_fixed", not minute.startswith("*") and not hour.startswith("*"))
 
     @staticmethod
     def parse(text: object, tz: object = None) -> Schedule:
@@ -89,20 +94,19 @@ class Schedule:
 
     def after(self, moment: float) -> Iterator[int]:
         """Yield the ticks later than an epoch second, in order."""
-        if not self._seconds:
-            yield from _ticks(self._fields, moment, self._zone)
-            return
-        # The minute of the moment may have further ticks.
-        for minute in _ticks(self._fields, moment // 60 * 60 - 1, self._zone):
-            yield from (minute + second for second in self._seconds if minute + second > moment)
+        latest = floor(moment)
+        for tick in self._ticks(latest, 1):
+            if tick > latest:
+                latest = tick
+                yield tick
 
     def before(self, moment: float) -> Iterator[int]:
         """Yield the ticks earlier than an epoch second, the latest first."""
-        if not self._seconds:
-            yield from _ticks(self._fields, moment, self._zone, is_reverse=True)
-            return
-        for minute in _ticks(self._fields, moment // 60 * 60 + 60, self._zone, is_reverse=True):
-            yield from (minute + second for second in reversed(self._seconds) if minute + second < moment)
+        earliest = ceil(moment)
+        for tick in self._ticks(earliest, -1):
+            if tick < earliest:
+                earliest = tick
+                yield tick
 
     def next(self, moment: float) -> int:
         """Return the first tick later than an epoch second.  Raises UsageError when there is none for 50 years."""
@@ -111,10 +115,46 @@ class Schedule:
             raise UsageError(f"{self.text!r} has no tick within 50 years; {FORM}")
         return tick
 
+    def _ticks(self, moment: int, step: int) -> Iterator[int]:
+        """Yield ticks, forwards (step 1) or backwards (-1).  The first ones may be on the other side of the moment."""
+        return self._at_fixed_times(moment, step) if self._is_fixed else self._at_a_distance(moment, step)
+
+    def _at_fixed_times(self, moment: int, step: int) -> Iterator[int]:
+        """Yield one tick for each time, and the same one again for a time of the same gap."""
+        if step > 0:
+            # Times in a gap that have seconds may have their ticks within the minute after it.
+            start = _clock(moment - 60, self._zone)
+        else:
+            # The first showing of a later time may lie before the second showing of this one.
+            start = _clock(moment, self._zone)
+            first, second = _shown_at(start, self._zone)
+            start += timedelta(seconds=max(second - first, 0))
+        for local in CronSim(self._fields, start, reverse=step < 0):
+            first, second = _shown_at(local, self._zone)
+            if first > second:
+                first = (_change(second, first, self._zone) or first) + local.second
+            yield first
+
+    def _at_a_distance(self, moment: int, step: int) -> Iterator[int]:
+        """Yield a tick for each showing of a time.  Between two changes of the clock, its offset stays."""
+        change: int | None = moment + step
+        # All its times may be times that the clock skips.
+        while change is not None and abs(change - moment) < LONGEST_WAIT:
+            start, change = change, None
+            clock = _clock(start, self._zone)
+            ahead = clock - _clock(start, UTC)
+            for local in CronSim(self._fields, clock - timedelta(seconds=step), reverse=step < 0):
+                tick = int((local - ahead).replace(tzinfo=UTC).timestamp())
+                change = _change(start, tick, self._zone)
+                if change is not None:
+                    break
+                start = moment = tick
+                yield tick
+
     def in_words(self) -> str:
         """Return the fields as an English sentence, "" where there is none for them."""
         try:
-            return CronSim(MACROS.get(self.text.lower(), self.text), datetime.fromtimestamp(0, UTC)).explain()
+            return CronSim(MACROS.get(self.text.lower(), self.text), EPOCH).explain()
         except (CronSimError, ValueError, LookupError):
             return ""
 
@@ -143,20 +183,42 @@ def _parsed(text: str, tz: str) -> Schedule:
 
 def _read(fields: str) -> CronSim:
     try:
-        return CronSim(fields, datetime.fromtimestamp(0, UTC))
+        return CronSim(fields, EPOCH)
     except CronSimError as error:
         raise UsageError(f"{fields!r} is not a schedule ({str(error).lower()}); {FORM}") from error
 
 
-def _ticks(fields: str, moment: float, zone: tzinfo, *, is_reverse: bool = False) -> Iterator[int]:
-    """Yield ticks after an epoch second, or before it."""
-    start, latest = datetime.fromtimestamp(0, UTC) + timedelta(seconds=moment), moment
-    for tick in CronSim(fields, start.astimezone(zone), reverse=is_reverse):
-        at = int(tick.timestamp())
-        # Where a day skips an hour or has it twice, cronsim may return a time once more, or one that has passed.
-        if at < latest if is_reverse else at > latest:
-            latest = at
-            yield at
+def _clock(moment: int, zone: tzinfo) -> datetime:
+    """Return the time that the clock of a zone shows at an epoch second, without its zone."""
+    return (EPOCH + timedelta(seconds=moment)).astimezone(zone).replace(tzinfo=None, fold=0)
+
+
+def _shown_at(local: datetime, zone: tzinfo) -> tuple[int, int]:
+    """Return the epoch seconds at which the clock of a zone shows a time: the first and the second.
+
+    They are equal unless the clock changes.  Where it skips the time, the first is later than the change, the second
+    earlier.
+    """
+    first, second = local.replace(tzinfo=zone, fold=0), local.replace(tzinfo=zone, fold=1)
+    return int(first.timestamp()), int(second.timestamp())
+
+
+def _change(start: int, stop: int, zone: tzinfo) -> int | None:
+    """Return the first second from start to stop, in either direction, whose offset from UTC is not that of start."""
+
+    def is_other(second: int) -> bool:
+        return datetime.fromtimestamp(second, zone).utcoffset() != offset
+
+    offset = datetime.fromtimestamp(start, zone).utcoffset()
+    step = 1 if stop > start else -1
+    while start != stop:
+        # No zone has two changes within a day.
+        end = start + step * min(abs(stop - start), DAY_SECONDS)
+        if is_other(end):
+            seconds = range(start, end + step, step)
+            return seconds[bisect_left(seconds, True, key=is_other)]
+        start = end
+    return None
 
 
 def _zone(name: str) -> tzinfo:

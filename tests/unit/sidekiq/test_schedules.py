@@ -83,6 +83,13 @@ def test_several_fixed_times_within_a_gap_have_one_tick_after_it() -> None:
     assert after(schedule, "2026-03-28T12:00", 2) == ["29 03:00:00+0200", "30 02:00:00+0200"]
 
 
+def test_a_schedule_of_skipped_times_only_has_no_tick() -> None:
+    last_sunday_of_march = Schedule("* 2 * 3 7L", BERLIN)
+
+    with pytest.raises(UsageError, match="no tick within 50 years"):
+        last_sunday_of_march.next(epoch("2026-01-01T00:00"))
+
+
 @pytest.mark.parametrize(
     ("start", "ticks"),
     [

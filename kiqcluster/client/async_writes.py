@@ -147,9 +147,9 @@ class Writer(StoreService):
             self._write_batch()
 
     def abandon(self, error: Exception) -> None:
-        for requests in (self._batch, self._requests):
-            while requests:
-                requests.popleft().tell(Refused(), error)
+        while self._batch:
+            self._batch.popleft().tell(Refused(), error)
+        self._is_asked.set()  # other requests may wait
 
     def _take_batch(self) -> None:
         """Take requests that share one round trip, so that an error concerns all of them; a large one is alone."""

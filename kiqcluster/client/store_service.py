@@ -61,5 +61,5 @@ class StoreService(Service):
         raise NotImplementedError
 
     def abandon(self, error: Exception) -> None:
-        """Have all coroutines that wait go on with the error that `work` has raised."""
+        """Have the coroutines go on, with the error that `work` has raised, whose requests it had taken."""
         raise NotImplementedError

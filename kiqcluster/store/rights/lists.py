@@ -65,6 +65,7 @@ WORKER = (
     "ZREMRANGEBYRANK",
     "ZREMRANGEBYSCORE",
     "ZREVRANGE",
+    "ZSCAN",
     "ZSCORE",
 )
 

@@ -25,6 +25,8 @@ APPLICATION = """
     from kiqcluster import Job, job, limits
     from tests.apps.basic import note
 
+    PUSHED = __file__ + ".pushed"
+
     @job(queue="far")
     def plain(word):
         note("ran", word)
@@ -45,6 +47,8 @@ APPLICATION = """
 
     class Unique(Job, queue="far", deduplicate="until_executed", idempotent=True):
         def perform(self, word):
+            while not os.path.exists(PUSHED):  # its lock is held while the same job is pushed again
+                time.sleep(0.01)
             note("ran", word)
 
     @job(queue="far")
@@ -60,6 +64,7 @@ APPLICATION = """
             limited.perform_async("limited " + word)
             rated.perform_async("rated " + word)
             Unique.perform_async("unique")
+        open(PUSHED, "w").close()
         plain.perform_in(0.01, "scheduled")
         plain.set(expires_in=60).perform_async("expiring")
         fails.perform_async("x")

@@ -2,7 +2,7 @@
 
 Read in this order:
 registry         job name → definition; only registered names run
-places           where a job is declared; whether its module runs again
+source_location  where a job is declared; whether its module runs again
 argument_types   arguments of types that JSON lacks, by the annotations of perform, on both sides of the queue
 converters       the values of one type ↔ JSON
 subclasses       values of subclasses of datetime, Decimal and such → values of these classes

@@ -13,9 +13,9 @@ from typing import Any
 
 from kiqcluster.application.argument_types import typed
 from kiqcluster.application.options import OPTIONS, check_combinations, check_options
-from kiqcluster.application.places import this_place
 from kiqcluster.application.registry import BY_KEYWORD, Definition, current_registry
 from kiqcluster.application.signatures import hidden_by_decorator, hides_parameters
+from kiqcluster.application.source_location import caller_location
 from kiqcluster.errors import InvalidPush, JobDefinitionError, UsageError
 from kiqcluster.process.boundary.forms import check_form
 from kiqcluster.sidekiq.payload import check_queue_name
@@ -91,7 +91,7 @@ def define(
         prepare=prepare,
         signature=signature,
         origin=(target.__module__, target.__qualname__),
-        place=this_place(target),
+        declared_at=caller_location(target),
         local={key: value for key, value in checked.items() if not OPTIONS[key].on_wire},
         declared=declared,
         is_async=inspect.iscoroutinefunction(getattr(target, "perform", target)),

@@ -1,7 +1,7 @@
 """Registry: maps names to job definitions.  Only registered names ever run.
 
 A module that runs again, as after a reload, declares its jobs again, and the new definitions replace the old ones.  Any
-other definition under a registered name is an error that names both places.
+other definition under a registered name is an error that names both locations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from inspect import Parameter, Signature
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
-from kiqcluster.application.places import Place
+from kiqcluster.application.source_location import SourceLocation
 from kiqcluster.errors import InvalidArguments, JobDefinitionError, UsageError, class_name, message_of
 from kiqcluster.process.boundary.calls import exc_info, guarded, is_a
 from kiqcluster.process.in_force import InForce
@@ -63,7 +63,7 @@ class Definition:
     options: those written to the payload, retry and queue first.  local: those that are not.  declared: names of the
     options that the job or a base of it gives, whatever their values; all others have their defaults.
     prepare: returns the instance (None for a function) and its bound perform, for one run.  origin: module and
-    qualified name.  place: where the application declares it; None for a job that an integration has found.
+    qualified name.  declared_at: where the application declares it; None for a job that an integration has found.
     enveloped: the same job, with an envelope of ActiveJob as its argument; None for a job without envelopes.
     called: the signature of the code, where `signature` is that of an envelope.
     """
@@ -74,7 +74,7 @@ class Definition:
     prepare: Callable[[], tuple[object, Perform]]
     signature: Signature
     origin: tuple[str, str]
-    place: Place | None = None
+    declared_at: SourceLocation | None = None
     local: Mapping[str, Any] = field(default_factory=dict)
     declared: frozenset[str] = frozenset()
     enveloped: Definition | None = None
@@ -288,12 +288,13 @@ def _is_declared_again(old: Definition, new: Definition) -> bool:
     """Return whether a definition replaces another one, which its module has declared before."""
     if old.origin != new.origin:
         return False
-    return old.place is None or new.place is None or new.place.replaces(old.place)
+    return old.declared_at is None or new.declared_at is None or new.declared_at.replaces(old.declared_at)
 
 
 def _two_of_one_name(taken: Definition, definition: Definition) -> str:
-    places = " and ".join(
-        ".".join(each.origin) + (f" ({each.place.line})" if each.place else "") for each in (taken, definition)
+    locations = " and ".join(
+        ".".join(each.origin) + (f" ({each.declared_at.line})" if each.declared_at else "")
+        for each in (taken, definition)
     )
     remedy = "give one of them another name (name=… or namespace=…), or payloads would run the wrong code"
     if taken.origin == definition.origin and LOCALS in definition.origin[1]:
@@ -301,7 +302,7 @@ def _two_of_one_name(taken: Definition, definition: Definition) -> str:
             ". A function that returns functions gives all of them one name: a decorator needs functools.wraps, "
             "and one that makes jobs needs name=…"
         )
-    return f"two jobs are named {definition.name!r}: {places}; {remedy}"
+    return f"two jobs are named {definition.name!r}: {locations}; {remedy}"
 
 
 def _log_unresolved(name: str, error: BaseException) -> None:

@@ -50,7 +50,7 @@ def total(a: int) -> Decimal: ...  # type: ignore[empty-body]
 def define(function: Any) -> Definition:
     with using_registry(Registry()):
         made: Definition = job(name="X")(function).definition
-    current_registry().add(replace(made, origin=("app", "X"), place=None))
+    current_registry().add(replace(made, origin=("app", "X"), declared_at=None))
     return made
 
 

@@ -1,4 +1,4 @@
-"""Places: where a job is declared, and whether another declaration of its name is the same job once more."""
+"""Source location: where a job is declared, and whether another declaration of its name is the same job once more."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-__all__ = ["Place", "this_place"]
+__all__ = ["SourceLocation", "caller_location"]
 
 PACKAGE = __name__.partition(".")[0]
 SET_BY_PACKAGE = frozenset({"definition", "declared_options", "declared_namespace"})  # attributes of a class of jobs
@@ -16,7 +16,7 @@ MODULE_BODY = "<module>"  # the name of the code of a module, of a cell of a not
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class SourceLocation:
     """line: file and line of the declaration.  target: the class or function.
 
     module, body, names: of the module that ran then, None for none.  Each import or reload compiles or loads the body
@@ -29,24 +29,24 @@ class Place:
     body: CodeType | None = None
     names: dict[str, Any] | None = None
 
-    def replaces(self, former: Place) -> bool:
+    def replaces(self, former: SourceLocation) -> bool:
         """Return whether this job may take the name of a former one: its module runs again, or both do the same."""
         is_same_run = self.body is former.body and self.names is former.names
         is_again = self.module == former.module and not is_same_run
         return is_again or _do_the_same(self.target, former.target)
 
 
-def this_place(target: Any) -> Place:
-    """Return the place outside of this package that declares a job now.  target: its class or function."""
+def caller_location(target: Any) -> SourceLocation:
+    """Return the location outside of this package that declares a job now.  target: its class or function."""
     frame = sys._getframe()
     while frame.f_back is not None and _package_of(frame.f_globals) == PACKAGE:
         frame = frame.f_back
     line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
     while frame.f_code.co_name != MODULE_BODY:
         if frame.f_back is None:  # a thread
-            return Place(line, target)
+            return SourceLocation(line, target)
         frame = frame.f_back
-    return Place(line, target, frame.f_globals.get("__name__"), frame.f_code, frame.f_globals)
+    return SourceLocation(line, target, frame.f_globals.get("__name__"), frame.f_code, frame.f_globals)
 
 
 def _do_the_same(one: Any, other: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Places: two jobs of one name are refused, and a job whose module runs again replaces the former one."""
+"""Source location: two jobs of one name are refused, and a job whose module runs again replaces the former one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from kiqcluster.application.registry import current_registry
 from kiqcluster.contrib.celery import shared_task
 from kiqcluster.errors import JobDefinitionError
 
+TWO_OF_ONE_NAME = r"two jobs are named .*test_source_location.*test_source_location.*functools\.wraps"
 JOBS = """
 from kiqcluster import Job, job
 from kiqcluster.contrib.celery import shared_task
-from tests.unit.application.test_places import decorated
+from tests.unit.application.test_source_location import decorated
 
 @job(name="Charge")
 @decorated
@@ -51,7 +52,7 @@ def refund(n: int) -> None: ...
 @pytest.mark.parametrize("declare", [job, shared_task])
 def test_two_functions_that_a_decorator_gives_one_name_are_refused(declare: Any) -> None:
     declare(decorated(charge))
-    with pytest.raises(JobDefinitionError, match=r"two jobs are named .*test_places.*test_places.*functools\.wraps"):
+    with pytest.raises(JobDefinitionError, match=TWO_OF_ONE_NAME):
         declare(decorated(refund))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
 
 from kiqcluster.api import Queue
-from kiqcluster.errors import ReplyLost
+from kiqcluster.errors import ReplyLost, StoreError
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Done, Requeue
 from kiqcluster.store import Connection, Store
@@ -18,7 +19,8 @@ from kiqcluster.store.engine.wait_lists import stale_hands
 from kiqcluster.worker.fetch.hand_lists import HandList
 from kiqcluster.worker.fetch.wakeups import Push, Wakeups
 from kiqcluster.worker.run.manager import Manager
-from tests.kit import ManualClock, wait_until
+from tests.kit import ManualClock, RedisServer, wait_until
+from tests.proxy import Proxy
 from tests.redis.test_fetch import Bench
 
 
@@ -436,6 +438,20 @@ def test_no_client_of_another_server_is_killed_that_has_the_same_id(
     assert not waiter.wakeups.have_ended
 
 
+def test_a_stop_waits_for_a_hung_redis_as_long_as_its_step_has_and_not_as_its_store(
+    redis_server: RedisServer, setup: Setup
+) -> None:
+    with Proxy(("127.0.0.1", redis_server.port)) as proxy, closing(Store(proxy.url, timeout=3600.0)) as store:
+        waiter = Waiter(store, setup)
+        waiter.resync()
+        waiter.arm()
+
+        with proxy.stalled(), pytest.raises(StoreError):
+            waiter.wakeups.end_on_server(0.1)
+
+        waiter.close()
+
+
 def test_a_stop_whose_end_of_the_waits_is_not_confirmed_keeps_the_register(
     waiter: Waiter, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,7 +465,7 @@ def test_a_stop_whose_end_of_the_waits_is_not_confirmed_keeps_the_register(
     with monkeypatch.context() as patch:
         patch.setattr(Connection, "server_id", is_lost)
         with pytest.raises(ReplyLost):
-            waiter.wakeups.end_on_server()
+            waiter.wakeups.end_on_server(5.0)
     waiter.fetch.end()
     waiter.fetch.leave([], 5.0, have_waits_ended=waiter.wakeups.have_ended)
     waiter.push("a")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import selectors
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from kiqcluster.errors import ReplyLost, StoreError
@@ -177,7 +178,7 @@ class Wakeups:
     def close(self) -> None:
         """End every wait, on the server too: afterwards nothing moves to a list for this process."""
         try:
-            self.end_on_server()
+            self._kill(list(self._armed))
         finally:
             for wait in self._armed.values():
                 self._selector.unregister(wait.descriptor)
@@ -187,9 +188,9 @@ class Wakeups:
                 state.clear()
             self._unconfirmed.clear()
 
-    def end_on_server(self) -> None:
-        """End the waits of this process on the server; from any thread.  Raises StoreError."""
-        self._kill(list(self._armed))
+    def end_on_server(self, seconds: float) -> None:
+        """End the waits of this process on the server; from any thread.  seconds: for an answer.  Raises StoreError."""
+        self._kill(list(self._armed), seconds)
 
     @property
     def have_ended(self) -> bool:
@@ -203,16 +204,17 @@ class Wakeups:
         ]
         self._lost += [self._abandon(queue) for queue in late]
 
-    def _kill(self, queues: Sequence[str]) -> set[str]:
+    def _kill(self, queues: Sequence[str], seconds: float | None = None) -> set[str]:
         """End the waits for these queues on the server; return those that have ended.  Raises StoreError.
 
+        seconds: for an answer; None for as long as the store waits for one.
         The same address may lead to another server by now, where other clients have these ids.
         """
         clients = {queue: self._clients[queue] for queue in queues if queue in self._clients}
         ended: set[str] = set()
         lingered, self._has_lingering_waits = self._has_lingering_waits, True  # unless Redis confirms that they ended
         if clients:
-            with self._store.borrowed() as connection:
+            with self._store.borrowed() if seconds is None else closing(self._store.connection(seconds)) as connection:
                 server = connection.server_id()
                 ids = {queue: client.client_id for queue, client in clients.items() if client.server == server}
                 kills: list[Command] = [("CLIENT", "KILL", "ID", each) for each in ids.values()]

@@ -155,10 +155,10 @@ class Manager(Service):
     def end_waits(self, seconds: float) -> bool:
         """Wait for the loop to end, and end the waits for pushes that it leaves; return whether none is left.
 
-        Raises StoreError.
+        seconds: for the loop, and then for Redis.  Raises StoreError.
         """
         if not self.join(seconds):
-            self._wakeups.end_on_server()
+            self._wakeups.end_on_server(seconds)
         return self._wakeups.have_ended
 
     def descriptors(self) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from uuid import UUID
 import msgspec
 
 from kiqcluster.errors import JobDefinitionError
+from kiqcluster.sidekiq.conversions import with_article
 
 __all__ = [
     "SCALARS",
@@ -236,12 +237,13 @@ def _aliased(alias: Any) -> Any:
 def _walk_class(cls: type[Any], path: str, found: _Found) -> None:
     if cls in CONTAINERS or cls is typing.Generic:
         return
+    name = f"{cls.__module__}.{cls.__qualname__}"
     if issubclass(cls, (Enum, *SCALARS)):
         found.needs |= Needs.CONVERSION | (Needs.ZONES if issubclass(cls, datetime) else Needs.NOTHING)
         base = next(each for each in (Enum, *SCALARS) if issubclass(cls, each))
         if base not in (Enum, cls):
             found.foreign = found.foreign or (
-                f"{path} is a {cls.__module__}.{cls.__qualname__}, which nobody makes of JSON: annotate "
+                f"{path} is {with_article(name)}, which nobody makes of JSON: annotate "
                 f"{base.__module__}.{base.__qualname__}, from which it derives; that is what the job gets"
             )
     elif cls in SETS:
@@ -262,7 +264,7 @@ def _walk_class(cls: type[Any], path: str, found: _Found) -> None:
             _walk_fields(cls, path, found)
     else:
         found.foreign = found.foreign or (
-            f"{path} is a {cls.__module__}.{cls.__qualname__}, which has no form in JSON: pass what it is found by "
+            f"{path} is {with_article(name)}, which has no form in JSON: pass what it is found by "
             "(its key, its path), or a dataclass"
         )
 

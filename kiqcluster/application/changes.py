@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kiqcluster.application.losses import holds_any, is_same
-from kiqcluster.sidekiq.conversions import key_conversion, type_name
+from kiqcluster.sidekiq.conversions import a_type, key_conversion
 
 __all__ = ["Changed", "check_unchanged", "fields_of"]
 
@@ -112,11 +112,7 @@ def _check_part(form: str, step: Any, given: Any, read: Any, is_any: bool, is_js
 def _other(given: Any, read: Any) -> Changed:
     if type(given) is type(read):
         return Changed(CHANGED)
-    return Changed(f"the job would get {_a(read)}, not {_a(given)}; pass a value of the type in the annotation")
-
-
-def _a(value: Any) -> str:
-    return "null" if value is None else f"a {type_name(value)}"
+    return Changed(f"the job would get {a_type(read)}, not {a_type(given)}; pass a value of the type in the annotation")
 
 
 # values without parts
@@ -259,7 +255,9 @@ def _check_keys(given: Mapping[Any, Any], read: dict[Any, Any], is_any: bool, is
         elif (found := _read_key(key, read, kinds)) is UNSET:
             raise _at(FIELD, key, NO_FIELD)
         elif not is_any and (type(key) is not str or not is_json):
-            raise Changed(f"a key: the job would get {_a(found)}, not {_a(key)}; annotate and pass keys of one type")
+            raise Changed(
+                f"a key: the job would get {a_type(found)}, not {a_type(key)}; annotate and pass keys of one type"
+            )
         elif isinstance(found, bytes) and not _is_base64(key):
             raise Changed(f"a key: {NOT_BASE64}")
         if part is not (other := read[found]):

@@ -19,7 +19,7 @@ from typing import Any
 from uuid import UUID
 
 from kiqcluster.application.annotations import SCALARS, is_alias
-from kiqcluster.sidekiq.conversions import type_name
+from kiqcluster.sidekiq.conversions import a_type
 
 __all__ = ["first_loss", "holds_any", "is_same"]
 
@@ -99,7 +99,7 @@ def _difference(one: Any, other: Any, is_any: bool) -> str | None:
     if _fields(kind) is None and is_same(one, other):
         return None
     if kind is not type(other):
-        return f"the job would get {_a(other)}, not {_a(one)}; annotate the class that the value has"
+        return f"the job would get {a_type(other)}, not {a_type(one)}; annotate the class that the value has"
     return CHANGED
 
 
@@ -165,7 +165,3 @@ def _text(path: Path) -> str:
         path, form, step = path
         steps.append(form.format(step))
     return "".join(reversed(steps))
-
-
-def _a(value: Any) -> str:
-    return "null" if value is None else f"a {type_name(value)}"

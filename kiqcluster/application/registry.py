@@ -22,6 +22,7 @@ from kiqcluster.errors import InvalidArguments, JobDefinitionError, UsageError, 
 from kiqcluster.process.boundary.calls import exc_info, guarded, is_a
 from kiqcluster.process.in_force import InForce
 from kiqcluster.sidekiq import active_job
+from kiqcluster.sidekiq.conversions import with_article
 from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.sidekiq.selectors import DECLARED
@@ -224,8 +225,9 @@ class Definition:
             return
         _end_unawaited(returned)
         raise UsageError(
-            f"{self.name} has returned a {type(returned).__name__}, which nobody awaits or iterates, so its work "
-            "is not done: await it in the job, or iterate over it there; a decorator around the function must do so too"
+            f"{self.name} has returned {with_article(type(returned).__name__)}, which nobody awaits or iterates, so "
+            "its work is not done: await it in the job, or iterate over it there; a decorator around the function must "
+            "do so too"
         )
 
 

@@ -12,8 +12,9 @@ from decimal import Decimal
 from enum import Enum
 from uuid import UUID
 
-__all__ = ["conversion", "is_model", "key_conversion", "result_conversion", "type_name"]
+__all__ = ["a_type", "conversion", "is_model", "key_conversion", "result_conversion", "type_name", "with_article"]
 
+VOWELS = ("a", "e", "i", "o")  # not the u of user, unit and uuid
 ANNOTATION = "; or name the type in the annotation of perform, which converts it (typed arguments)"
 CONVERTED = (date, time, timedelta, Decimal, UUID, bytes, bytearray, tuple, set, frozenset)
 CONVERTED_BY_ATTRIBUTE = ("__pydantic_validator__", "__attrs_attrs__", "__struct_fields__")
@@ -87,6 +88,16 @@ def type_name(value: object) -> str:
     """Return the name of a value's type for a message: `datetime.datetime`, `tuple`."""
     kind = type(value)
     return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+
+
+def with_article(noun: str) -> str:
+    """Return the name of a type with its article: `an int`, `a uuid.UUID`."""
+    return f"{'an' if noun.lower().startswith(VOWELS) else 'a'} {noun}"
+
+
+def a_type(value: object) -> str:
+    """Return the name of a value's type with its article, `null` for None, for a message."""
+    return "null" if value is None else with_article(type_name(value))
 
 
 def is_model(kind: type) -> bool:

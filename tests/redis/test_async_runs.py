@@ -92,7 +92,7 @@ def test_a_job_whose_task_cannot_be_made_has_failed(
     assert ran == []
 
 
-@pytest.mark.parametrize("returned", ["coroutine", "async_generator", "Task"])
+@pytest.mark.parametrize("returned", ["a coroutine", "an async_generator", "a Task"])
 def test_an_async_job_that_returns_work_which_nobody_awaits_has_failed(
     worker: ThreadedWorker, store: Store, ran: list[int], returned: str
 ) -> None:
@@ -104,9 +104,9 @@ def test_an_async_job_that_returns_work_which_nobody_awaits_has_failed(
         yield ran.append(0) or 0
 
     begins: dict[str, Callable[[], object]] = {
-        "coroutine": work,
-        "async_generator": items,
-        "Task": lambda: asyncio.get_running_loop().create_task(work()),
+        "a coroutine": work,
+        "an async_generator": items,
+        "a Task": lambda: asyncio.get_running_loop().create_task(work()),
     }
 
     @job(name="Careless")
@@ -117,10 +117,10 @@ def test_an_async_job_that_returns_work_which_nobody_awaits_has_failed(
     worker.run_all()
 
     assert [
-        f"returned a {returned}, " in decode(raw)["error_message"] for raw in store.call("ZRANGE", "retry", 0, -1)
+        f"returned {returned}, " in decode(raw)["error_message"] for raw in store.call("ZRANGE", "retry", 0, -1)
     ] == [True]
     assert ran == []
-    with pytest.raises(UsageError, match=f"returned a {returned}"):
+    with pytest.raises(UsageError, match=f"returned {returned}"):
         careless.perform_inline()
 
 

@@ -176,8 +176,8 @@ CHANGED: list[tuple[Any, Any, str, str]] = [
     (Document, Document(data=Loose(data={TODAY: 1, "2026-11-20": 2})), ".data['data']", "two of its keys are the same"),
     (Document, Document(data=Birth({1: 1, "1": 2})), ".data.at", "two of its keys are the same"),  # type: ignore[arg-type]
     (dict[Any, date], {Colour.RED: TODAY, "red": TODAY}, "", "two of its keys are the same text"),
-    (dict[int | str, date], {1: TODAY}, "", "a key: the job would get a str, not a int; annotate and pass"),
-    (list[dict[UserId | str, date]], [{"a": TODAY}, {1: TODAY}], "[1]", "a key: the job would get a str, not a int"),
+    (dict[int | str, date], {1: TODAY}, "", "a key: the job would get a str, not an int; annotate and pass"),
+    (list[dict[UserId | str, date]], [{"a": TODAY}, {1: TODAY}], "[1]", "a key: the job would get a str, not an int"),
     (Document, Document(data={"a": {(1, 2): 3}}), ".data['a']", "a key: JSON has text as keys"),
     (dict[date | None, int], {None: 1}, "", "a key: JSON has text as keys"),
     # base64 and digits

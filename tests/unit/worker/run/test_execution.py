@@ -228,11 +228,11 @@ async def unbegun() -> AsyncIterator[int]:
 
 
 UNBEGUN: dict[str, Callable[[], object]] = {
-    "generator": lambda: (number for number in range(3)),
-    "async_generator": unbegun,
-    "map": lambda: map(print, [1]),
-    "filter": lambda: filter(print, [1]),
-    "Unawaited": Unawaited,
+    "a generator": lambda: (number for number in range(3)),
+    "an async_generator": unbegun,
+    "a map": lambda: map(print, [1]),
+    "a filter": lambda: filter(print, [1]),
+    "a Unawaited": Unawaited,
 }
 
 
@@ -253,7 +253,7 @@ class TestFailure:
             sample.perform_inline()
 
     @pytest.mark.parametrize("has_middleware", [False, True])
-    @pytest.mark.parametrize("kind", ["generator", "async_generator", "map", "filter", "Unawaited"])
+    @pytest.mark.parametrize("kind", UNBEGUN)
     def test_a_job_that_returns_work_which_nobody_begins_has_not_run(
         self, worker: Worker, kind: str, has_middleware: bool
     ) -> None:
@@ -264,8 +264,8 @@ class TestFailure:
         outcome = worker.run("SampleJob")
 
         assert type(outcome) is Retry
-        assert f"returned a {kind}, which nobody awaits or iterates" in entry(outcome)["error_message"]
-        with pytest.raises(UsageError, match=f"returned a {kind}"):
+        assert f"returned {kind}, which nobody awaits or iterates" in entry(outcome)["error_message"]
+        with pytest.raises(UsageError, match=f"returned {kind}"):
             sample.perform_inline()
 
     def test_a_job_that_returns_an_iterator_which_has_done_its_work_is_done(self, worker: Worker) -> None:

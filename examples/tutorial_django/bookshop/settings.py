@@ -123,4 +123,9 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 
 INSTALLED_APPS += ["kiqcluster.contrib.django", "orders", "shop"]
-KIQCLUSTER = {"redis": f"embedded:{BASE_DIR}/.kiqcluster"}
+
+import os
+
+DATA = os.environ.get("BOOKSHOP_DATA", BASE_DIR)  # the folder of what outlives a release
+DATABASES["default"]["NAME"] = f"{DATA}/db.sqlite3"
+KIQCLUSTER = {"redis": f"embedded:{DATA}/.kiqcluster"}

@@ -245,7 +245,12 @@ def read(raw: bytes) -> Payload:
 
     Raises MalformedPayload when that is not JSON, not an object, or has no class.
     """
-    payload = read_object(raw)[1]
+    try:
+        payload: Payload | None = ruby_json.decode(raw)
+    except ruby_json.Undecodable:
+        payload = None
+    if type(payload) is not dict or WRAPPED in payload:  # rare: it keeps a job, or is none, and is read again
+        payload = read_object(raw)[1]
     name = payload.get("class")
     if type(name) is not str or not name:
         raise MalformedPayload("the payload names no class to run")

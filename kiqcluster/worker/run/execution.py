@@ -211,8 +211,6 @@ class Execution:
             payload, unit.queue, name, self._stopping, unit.identity, self._is_fenced, (unit, self._store)
         )
         run.features = self._stacks.server_of(definition, payload)
-        if run.features:
-            run.payload = dict(payload)  # the other one is the application's
         started = run.started = self._monotonic()
         if started > unit.reserved_at + self._stale_seconds:  # this process was frozen: others may run it by now
             return REQUEUE
@@ -234,7 +232,7 @@ class Execution:
     def _conclude(
         self, run: JobRun, name: str, payload: Payload, definition: Definition | None, outcome: Outcome
     ) -> Outcome:
-        if run.context is not None and run.context.cancelled:
+        if run.context is not None and run.context.cancelled_by:
             outcome = run.outcome = self._of_cancelled(run, outcome)
             if isinstance(outcome, Dropped):
                 self._report.tally(name, run.unit.queue).skip(DROPPED, run.context.cancelled_by)
@@ -446,6 +444,7 @@ class Execution:
         """Return what becomes of a unit that may not begin, by the begin rows of features; None if it may."""
         unit = run.unit
         keys = self._store.keys
+        run.payload = dict(payload)  # the other one is the application's
         verdict = self._rows.verdict(
             run, Run(payload, unit.queue, definition, None, [], unit.identity, unit.token, keys)
         )

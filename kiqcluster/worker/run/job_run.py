@@ -21,7 +21,7 @@ class JobRun:
 
     One processor writes it; the main thread and the heartbeat read it, and may tell the job something by `context`.
     since: epoch seconds.  context: what the job sees of itself; None until its payload is read.
-    payload: as it came, for features; None while none is used.  The job and middleware have that of the context.
+    payload: as it came, for features; None until one is asked.  The job and middleware have that of the context.
     effects: the rows that server middleware adds, None while there are none; they are written with whatever outcome
     the run gets.  features: those that the unit uses.  outcome: None until it is decided.
     returned: by `perform`.  was_skipped: whether server middleware has not called that.

@@ -30,7 +30,7 @@ from kiqcluster.ipc import forks
 from kiqcluster.ipc.frames import Channel, Frame
 from kiqcluster.ipc.site_hooks import run_put_off
 from kiqcluster.process.boundary.beat_guard import BeatGuard
-from kiqcluster.process.clock import SystemClock
+from kiqcluster.process.clock import WorkerClock
 from kiqcluster.process.config import STOP_GRACE_SECONDS
 from kiqcluster.process.config_sources import with_configured
 from kiqcluster.process.events import Events
@@ -114,7 +114,7 @@ class Child:
     def __init__(self, spec: ChildSpec) -> None:
         self._spec = spec
         self._channel = Channel(spec.parent)
-        self._clock = SystemClock()
+        self._clock = WorkerClock()
         self._selector = selectors.DefaultSelector()
         self._inbox = Inbox()
         self._supervisor = os.getppid()

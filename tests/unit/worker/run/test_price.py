@@ -14,6 +14,7 @@ from typing import Any
 import kiqcluster
 from kiqcluster import job
 from kiqcluster.application.registry import Registry
+from kiqcluster.process.clock import WorkerClock
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime, Setup
@@ -60,3 +61,12 @@ def test_a_run_without_features_calls_few_functions(setup: Setup, registry: Regi
 
     assert outcomes == [Done(), Done()]
     assert calls.total() <= MOST_CALLS, dict(calls)
+
+
+def test_a_worker_reads_its_clocks_without_a_call_of_ours() -> None:
+    with counted() as calls:
+        clock = WorkerClock()
+        clock.now()
+        clock.monotonic()
+
+    assert calls.total() == 0, dict(calls)

@@ -161,9 +161,11 @@ def with_configured(config: Config, configured: Mapping[str, Any]) -> Config:
 
 def missing_section(config: Config, origins: Origins, file: str | None = None) -> str | None:
     """Return a warning when the file has sections but none for the requested environment, else None."""
+    if origins["environment"] == "default":
+        return None
     path, document = _read_file(file, Path.cwd())
     sections = document.get("env", {})
-    if origins["environment"] == "default" or not sections or config.environment in sections:
+    if not sections or config.environment in sections:
         return None
     there = ", ".join(f"[env.{name}]" for name in sections)
     return f"{path} has no section [env.{config.environment}], only {there}; its common part holds alone"
@@ -247,13 +249,14 @@ def _check_names(values: Mapping[str, Any], place: str) -> None:
 def _check_variables(environ: Mapping[str, str]) -> None:
     """Raise UsageError for a variable that looks like a typo; an ignored setting is noticed too late."""
     known = {f"KIQ_{each.name.upper()}" for each in settings()} | {"KIQ_ENV"}
-    for variable in environ.keys() - known - NON_SETTING_VARIABLES:
+    ours = {name for name in environ if name.startswith("KIQ_")}
+    for variable in ours - known - NON_SETTING_VARIABLES:
+        hint = hint_of("setting", variable.removeprefix("KIQ_").lower())
+        if hint is not None:
+            raise UsageError(f"environment: there is no setting {variable}; {hint}")
         bare = [name.removeprefix("KIQ_") for name in known]
         near = difflib.get_close_matches(variable.removeprefix("KIQ_"), bare, 1, TYPO_SIMILARITY)
-        hint = hint_of("setting", variable.removeprefix("KIQ_").lower())
-        if variable.startswith("KIQ_") and hint is not None:
-            raise UsageError(f"environment: there is no setting {variable}; {hint}")
-        if variable.startswith("KIQ_") and near:
+        if near:
             raise UsageError(f"environment: there is no setting {variable}; did you mean KIQ_{near[0]}?")
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+from redis import connection as redis_connection
 from redis.connection import Connection as TcpConnection
 from redis.connection import SSLConnection, UnixDomainSocketConnection, parse_url
 from redis.exceptions import RedisError
@@ -24,6 +25,7 @@ from kiqcluster.store import embedded
 
 __all__ = [
     "CLUSTER_NODE",
+    "NO_CLIENT_INFO",
     "PRIMARY_ONLY",
     "Endpoint",
     "Node",
@@ -39,6 +41,10 @@ Endpoint = tuple[str, int]  # host and port
 Ask = Callable[[Node, str], Endpoint | None]  # how to connect to a sentinel, a service's name → where the primary is
 
 CLUSTER_NODE = "cluster_node"  # key of a Node of a Redis Cluster: a function to call when it does not have the slot
+# No CLIENT SETINFO, by the keywords of the newest redis-py and of version 6: Redis 7.0 has no right to it.  Nor does
+# each connection look redis-py's version up, for which it would read and parse a file.
+HAS_DRIVER_INFO = hasattr(redis_connection, "DriverInfo")
+NO_CLIENT_INFO: Node = {"driver_info": None} if HAS_DRIVER_INFO else {"lib_name": None, "lib_version": None}
 PRIMARY_ONLY = "primary_only"  # key of a Node: connect to it only if it is a primary
 ESCAPE_HELP = "in a password, write / ? # @ : % as %2F %3F %23 %40 %3A %25"
 DEFAULT_SENTINEL_PORT = 26_379  # for an address without a port
@@ -152,7 +158,7 @@ def _with_plus(address: str) -> str:
 
 def _check_options(node: Node) -> None:
     """Raise ValueError for an option that connections do not take.  Creates one to find out, and opens nothing."""
-    options = {name: value for name, value in node.items() if name != "connection_class"}
+    options = {name: value for name, value in {**node, **NO_CLIENT_INFO}.items() if name != "connection_class"}
     try:
         node.get("connection_class", TcpConnection)(**options, protocol=2, retry=None, health_check_interval=0)
     except TypeError as error:

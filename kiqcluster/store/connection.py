@@ -32,7 +32,7 @@ from redis.retry import Retry
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.ipc.forks import hold_forks
-from kiqcluster.store.address import CLUSTER_NODE, PRIMARY_ONLY, Endpoint, Node
+from kiqcluster.store.address import CLUSTER_NODE, NO_CLIENT_INFO, PRIMARY_ONLY, Endpoint, Node
 from kiqcluster.store.names import TIMED_CLASSES
 from kiqcluster.store.replies import unwrapped
 from kiqcluster.store.wire import (
@@ -243,9 +243,8 @@ class Connection:
             make: Any = TIMED_CLASSES.get(kind, kind)
             node.setdefault("socket_timeout", self._timeout)
             node.setdefault("socket_connect_timeout", self._timeout)
-            connection = make(**node, protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
-            # No CLIENT SETINFO, under the names of redis-py 6 and of the newest: Redis 7.0 has no right to it.
-            connection.lib_name = connection.lib_version = connection.driver_info = None
+            options = {**node, **NO_CLIENT_INFO}
+            connection = make(**options, protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
             connection.connect()
             if is_primary_wanted:
                 _check_primary(connection)

@@ -474,8 +474,9 @@ def _enqueuer(cls: type[HasPerform[P, R_]]) -> Enqueuer[P, R_]:
 
 def _check_init(cls: type[Any]) -> None:
     """Raise JobDefinitionError for a class that no worker can make an instance of."""
-    try:
-        inspect.signature(cls).bind()
+    try:  # `signature` is slow for a class without either method: it copies the table of modules, and parses a text
+        if type(cls) is not type or any({"__init__", "__new__"} & vars(base).keys() for base in cls.__mro__[:-1]):
+            inspect.signature(cls).bind()
     except TypeError as error:
         raise JobDefinitionError(
             f"{cls.__qualname__}.__init__: {error}; a worker makes an instance without arguments for each run, so give "

@@ -48,6 +48,9 @@ __all__ = ["Login", "Popen", "install", "own_pids", "run"]
 ROOT = Path(__file__).resolve().parent.parent
 IMPORTED = (
     *(
+        "encodings.ascii",
+        "encodings.idna",  # of the first address that is looked up
+        "encodings.utf_8_sig",
         "hiredis",
         "http.client",
         "importlib.metadata",

@@ -255,9 +255,10 @@ def read_process(identity: str, fields: Any, left: Any, state: State | None = No
     """Return a process from its hash and the milliseconds until that expires.  Malformed fields read as missing.
 
     state: of its cluster, if the caller has read it.
-    Returns None if there is no such process: others write to the set, so its key may be missing or not a hash.
+    Returns None if there is no such process: others write to the set, so its key may be missing or not a hash.  A hash
+    without an expiry is that of data which was copied: each beat of a process sets one.
     """
-    if not isinstance(fields, list) or fields[0] is None or not isinstance(left, int):
+    if not isinstance(fields, list) or fields[0] is None or not isinstance(left, int) or left < 0:
         return None
     info, busy, quiet, rss, beat, concurrency, rtt_us, _ = fields
     about = read_object(info)
@@ -276,7 +277,7 @@ def read_process(identity: str, fields: Any, left: Any, state: State | None = No
         is_quiet=quiet == b"true",
         rss=read_count(rss) * 1_024,
         beat=read_number(beat),
-        age=max(0.0, HEARTBEAT_TTL_SECONDS - left / 1_000) if left >= 0 else 0.0,
+        age=max(0.0, HEARTBEAT_TTL_SECONDS - left / 1_000),
         is_ours=isinstance(labels, list) and "kiqcluster" in labels,
         cluster=state,
         started_at=read_number(about.get("started_at")),

@@ -295,6 +295,7 @@ def test_a_fleet_of_ruby_alone_is_shown_and_no_failure(kiqctl: Kiqctl, store: St
     info = {"hostname": "rails", "pid": 7, "concurrency": 5, "queues": ["default"], "version": "7.3.10", "labels": []}
     store.call("SADD", "processes", "rails:7:x")
     store.call("HSET", "rails:7:x", "info", json.dumps(info), "busy", 0, "beat", time.time(), "quiet", "false")
+    store.call("EXPIRE", "rails:7:x", 60)
 
     done = kiqctl("ps")
 

@@ -153,6 +153,14 @@ class TestProcessSet:
         store.call("SADD", "processes", *gone)
         assert ProcessSet(store=store).cleanup() == 0
 
+    def test_data_without_an_expiry_is_no_process(self, store: Store) -> None:
+        """It was copied; no worker may be left that gives it one."""
+        publish(store, OURS)
+        publish(store, RUBYS)
+        store.call("PERSIST", RUBYS)
+
+        assert [each.identity for each in ProcessSet(store=store)] == [OURS]
+
     def test_a_process_whose_data_has_lost_its_expiry_goes_within_a_minute(self, store: Store) -> None:
         """A copy of the data without TTLs would show it for ever."""
         publish(store, OURS, ttl=30)

@@ -111,8 +111,9 @@ class ConcurrentLimit(RateLimit):
         """Take a place; wait for one if others have all.  One round trip, one more for each look while it waits.
 
         It looks after 50 ms, and then ever less often, at most about once a second.  Raises OverLimit, which defers
-        the job, when there is none in time or the process stops; UsageError outside of a worker's jobs; Interrupted
-        when others have recovered the job; StoreError.  Nothing happens in a test whose jobs stay in memory.
+        the job, when there is none in time or the process stops; UsageError outside of a worker's jobs, and in a
+        process that one has forked; Interrupted when others have recovered the job; StoreError.  Nothing happens in a
+        test whose jobs stay in memory.
         """
         if not self.name:
             raise UsageError('a limit inside of a job needs a name: limits.concurrent(…, name="crm")')
@@ -180,8 +181,13 @@ class HeldPlaces:
         self.depths[name] = self.depths.get(name, 0) + 1
 
     def take(self, running: JobContext, limit: ConcurrentLimit) -> str:
-        """Take a place, or enter a further block of one; return the answer of `take_place`."""
+        """Take a place, or enter a further block of one; return the answer of `take_place`.  Raises UsageError."""
         assert running.held is not None, "a worker runs it"
+        if self.pid != os.getpid():
+            raise UsageError(
+                f"a process that a job has forked gets no place in {limit.name}: its worker would not know of it, and "
+                "not give it back; enter the limit in the job, around the fork"
+            )
         with self.lock:
             depth = self.depths.get(limit.name, 0)
             answer = "GO" if depth else take_place(*running.held, limit.name, limit.largest)

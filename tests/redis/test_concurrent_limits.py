@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -168,6 +169,26 @@ class TestInsideOfAJob:
         several.perform_async()
 
         assert isinstance(worker.run(), Done)
+
+    def test_a_process_that_the_job_forks_gets_no_place(self, worker: Worker, block: Any, store: Store) -> None:
+        """The worker would not know of it, and its end would not give it back."""
+
+        def fork(_: str) -> None:
+            if (pid := os.fork()) == 0:
+                try:
+                    with limits.concurrent(5, name=OTHER):
+                        os._exit(1)
+                except UsageError:
+                    os._exit(0)
+                finally:
+                    os._exit(2)
+            assert os.waitpid(pid, 0)[1] == 0
+
+        worker.during = fork
+        block.perform_async("a")
+
+        assert isinstance(worker.run(), Done)
+        assert is_all_free(store)
 
     def test_an_error_leaves_the_block_as_well(self, worker: Worker, block: Any, store: Store) -> None:
         def fail(_: str) -> None:

@@ -29,6 +29,7 @@ from kiqcluster.application.argument_filter import json_size, shown_arguments
 from kiqcluster.contrib.job_names import job_class
 from kiqcluster.contrib.run_errors import CANCELLED, PUT_OFF, SuppressErrors
 from kiqcluster.errors import JobKilled, RetryError
+from kiqcluster.process.boundary.calls import exc_info, is_a
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.job_context import current_job
 from kiqcluster.process.runtime import Push, Run, current_setup
@@ -263,7 +264,7 @@ class _Reports:
 
     def on_death(self, payload: Payload, error: Exception) -> None:
         """Report the error of a job that will not be tried again, if no other was reported."""
-        if self._after_retries and not isinstance(error, JobKilled):
+        if self._after_retries and not is_a(error, JobKilled):
             self._report(error, "job", payload, str(payload.get("queue", "")))
 
     def _report(self, error: Exception, where: str, payload: Payload | None, queue: str) -> None:
@@ -281,7 +282,7 @@ class _Reports:
                     _fill(scope, payload, queue, None, self._send_arguments)
                     sentry_sdk.continue_trace(_headers(payload))
             scope.set_tag("kiqcluster.context", where)
-            if payload is not None and error.__traceback__ is None:  # else all jobs would be one issue
+            if payload is not None and exc_info(error)[2] is None:  # else all jobs would be one issue
                 scope.fingerprint = ["{{ default }}", job_class(payload)]
             event, hint = event_from_exception(
                 error,
@@ -381,9 +382,9 @@ def _describe_receipt(transaction: Any, payload: Payload, now: float) -> None:
 
 def _status(raised: BaseException) -> str:
     """Return the status of a transaction whose job has raised this."""
-    if isinstance(raised, CANCELLED):
+    if is_a(raised, CANCELLED):
         return "cancelled"
-    return "aborted" if isinstance(raised, (RetryError, *PUT_OFF)) else "internal_error"
+    return "aborted" if is_a(raised, (RetryError, *PUT_OFF)) else "internal_error"
 
 
 def _headers(payload: Payload) -> dict[str, Any]:

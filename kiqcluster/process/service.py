@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar
 
+from kiqcluster.errors import as_exception
 from kiqcluster.ipc.forks import exit_forked_children
 from kiqcluster.ipc.thread_frames import frames_by_thread
 
@@ -129,7 +130,7 @@ class Service:
                 self.run()
         except BaseException as error:  # noqa: BLE001  # the top of a service: reported, and its owner starts another
             # Python would end a thread without a word where code of the application calls sys.exit.
-            self._on_crash(self.name, error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            self._on_crash(self.name, as_exception(error))
 
 
 def snapshot(items: deque[T]) -> list[T]:

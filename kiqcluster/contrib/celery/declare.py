@@ -25,6 +25,7 @@ from kiqcluster.contrib.celery.rules import (
     seconds_of,
 )
 from kiqcluster.errors import CannotRun, JobTimedOut
+from kiqcluster.process.boundary.calls import is_a
 from kiqcluster.sidekiq.outcome import KILL, Exactly
 
 __all__ = ["RESULT_SECONDS", "Declared", "Retries", "TaskOptions", "options_of", "rate_limit"]
@@ -77,14 +78,14 @@ class Retries:
 
         count: failures before this one.  The hook of the job.
         """
-        asked = error if isinstance(error, Retry) else ASKED.get()
+        asked = error if is_a(error, Retry) else ASKED.get()
         if isinstance(asked, Retry) or (asked is not None and asked.message):  # Celery has pushed it by now
             return Exactly(max(AT_ONCE_SECONDS, self.seconds if asked.seconds is None else asked.seconds))
         if self.max_retries is not None and count >= self.max_retries:  # a payload pushed elsewhere may allow more
             return KILL
-        is_final = isinstance(error, MaxRetriesExceededError | CannotRun)
-        is_killed = isinstance(error, JobTimedOut) and error.option == "timeout_hard"
-        if is_final or is_killed or not isinstance(error, self.retried) or isinstance(error, self.excepted):
+        is_final = is_a(error, (MaxRetriesExceededError, CannotRun))
+        is_killed = is_a(error, JobTimedOut) and error.option == "timeout_hard"
+        if is_final or is_killed or not is_a(error, self.retried) or is_a(error, self.excepted):
             return KILL
         if self.backoff:
             return max(AT_ONCE_SECONDS, min(self.max_backoff, self.backoff * 2 ** min(count, 64)))

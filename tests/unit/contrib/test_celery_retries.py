@@ -50,6 +50,14 @@ def test_a_task_pushed_where_it_is_not_declared_has_its_own_number(option: str, 
     assert retries() == []
 
 
+def test_an_error_that_lies_about_its_class_is_retried_by_its_type() -> None:
+    class Lying(LookupError):
+        __class__ = property(lambda _: 1 // 0)  # type: ignore[assignment]
+
+    assert Retries(retried=(LookupError,), excepted=(KeyError,), seconds=9).retry_in(0, Lying()) == 9
+    assert Retries(retried=(KeyError,), seconds=9).retry_in(0, Lying()) is KILL
+
+
 def test_no_limit_stays_none() -> None:
     without = Retries(max_retries=None, retried=(LookupError,), seconds=9)
 

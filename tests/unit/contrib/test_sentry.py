@@ -121,6 +121,12 @@ class TestErrors:
         assert received.of("event") == []
         assert trace_of(received.one("transaction"))["status"] == "aborted"
 
+    def test_a_transaction_asks_the_type_of_an_error_and_not_the_error(self) -> None:
+        class Lying(Exception):
+            __class__ = property(lambda _: 1 // 0)  # type: ignore[assignment]
+
+        assert sentry._status(Lying()) == "internal_error"
+
     def test_without_tracing_errors_are_in_the_trace_of_the_push(self, setup: Setup, perform: Perform) -> None:
         with reporting(traces=None) as received:
             perform("broken", 7, trace_propagation_headers={"sentry-trace": f"{TRACE}-b7ad6b7169203331-1"})

@@ -31,6 +31,10 @@ class Bench(Service):
         self.stopping.wait()
 
 
+class Lying(BaseException):
+    __class__ = property(lambda _: 1 // 0)  # type: ignore[assignment]
+
+
 @contextmanager
 def no_threads() -> Iterator[None]:
     """Have the system refuse threads for a `with` block."""
@@ -65,6 +69,18 @@ def test_a_caller_who_needs_the_thread_gets_an_error_each_time() -> None:
         for _ in range(2):
             with pytest.raises(NoThread, match="no thread"):
                 bench.start_or_raise()
+
+
+def test_an_error_that_lies_about_its_class_is_reported() -> None:
+    class Failing(Bench):
+        def run(self) -> None:
+            raise Lying("on purpose")
+
+    bench = Failing()
+    bench.start()
+    assert bench.join(TIMEOUT_SECONDS)
+
+    assert bench.reports == [("bench", f"{__name__}.Lying: on purpose")]
 
 
 def test_a_function_beside_a_loop_that_gets_no_thread_raises() -> None:

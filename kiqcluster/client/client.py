@@ -243,7 +243,7 @@ class Client:
         queue = check_queue_name(options["queue"])
         payload = build(name, arguments, options, Jid(jid or new_jid()), self._clock.now())
         draft = Push(payload, at)
-        push = self._setup.client_middleware.invoke(draft, lambda: draft)
+        push = self._setup.through_middleware(draft)
         if push is not None:
             if push.payload["queue"] is not queue:
                 check_queue_name(push.payload["queue"])

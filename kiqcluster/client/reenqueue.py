@@ -89,8 +89,7 @@ def _pushed(
     payload["queue"] = _queue(payload)
     for key in without:
         payload.pop(key, None)
-    draft = Push(payload)
-    push = setup.client_middleware.invoke(draft, lambda: draft)
+    push = setup.through_middleware(Push(payload))
     if push is None:
         return Move(old, "drop", told=told_of_dropped(old, "middleware"))
     push.payload["queue"] = _queue(push.payload)  # middleware may change it, too

@@ -14,7 +14,15 @@ from functools import partial
 from random import Random
 from typing import Any, Literal, TypeVar, Unpack
 
-from kiqcluster.errors import ApplicationError, StoreError, UnroutedCall, as_exception, class_name, message_of
+from kiqcluster.errors import (
+    ApplicationError,
+    StoreError,
+    UnroutedCall,
+    UsageError,
+    as_exception,
+    class_name,
+    message_of,
+)
 from kiqcluster.process import config_sources
 from kiqcluster.process.boundary.beat_guard import BeatGuard
 from kiqcluster.process.boundary.calls import exc_info, guarded, is_a, name_of
@@ -27,6 +35,7 @@ from kiqcluster.process.events import Events, Hooks
 from kiqcluster.process.in_force import InForce
 from kiqcluster.process.middleware import Chain
 from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.conversions import a_type
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Effect, Outcome
 from kiqcluster.sidekiq.payload import Payload
@@ -243,6 +252,16 @@ class Setup:
         for store in (self.store, *self.shards.values()):
             if store is not None:
                 store.close_after_fork()
+
+    def through_middleware(self, draft: Push) -> Push | None:
+        """Return a push as client middleware leaves it, None if that stops it.  Raises UsageError for others."""
+        push = self.client_middleware.invoke(draft, lambda: draft)
+        if push is not draft and push is not None and not is_a(push, Push):
+            raise UsageError(
+                f"client middleware has returned {a_type(push)}, so {draft.payload['class']} was not enqueued: return "
+                "what proceed() returns, or None to stop the push"
+            )
+        return push
 
     def notify_error_handlers(self, error: Exception, context: dict[str, Any]) -> None:
         """Log an error and call the error handlers; a handler that fails is logged, and the next one is called."""

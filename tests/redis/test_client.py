@@ -26,6 +26,7 @@ from kiqcluster.errors import (
     RedisRefused,
     RedisUnavailable,
     ReplyLost,
+    UsageError,
 )
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.active_job import WRAPPER
@@ -304,6 +305,15 @@ def test_client_middleware_may_change_a_push_or_stop_it(mail: Any, store: Store,
         (["go"], "abc"),
         (["on"], "abc"),
     ]
+
+
+def test_client_middleware_that_returns_no_push_is_told_what_to_return(mail: Any, store: Store, setup: Setup) -> None:
+    setup.client_middleware.add(lambda push, proceed: (push.payload, proceed()))
+
+    with pytest.raises(UsageError, match=r"returned a tuple, so \S+ was not enqueued: return what proceed"):
+        mail.perform_async("go")
+
+    assert store.call("EXISTS", "queue:mailers") == 0
 
 
 def test_via_sends_the_pushes_of_a_block_elsewhere(mail: Any, store: Store, redis_server: RedisServer) -> None:

@@ -185,12 +185,13 @@ class WorkSet:
             found += self._look(identities[at : at + MAX_PER_ROUND_TRIP])
         return iter(sorted(found, key=lambda work: work.run_at))
 
-    def __len__(self) -> int:
-        """Return how many jobs run, as the processes count them.  Round trips as iteration."""
+    @property
+    def size(self) -> int:
+        """How many jobs run, as the processes count them.  Round trips as iteration: list() would ask for a length."""
         return sum(each.busy for each in process_registry.list_processes(self._store))
 
     def __bool__(self) -> bool:
-        return len(self) > 0
+        return self.size > 0
 
     def find_work(self, jid: str) -> Work | None:
         """Return where a job runs, None if nowhere.  Round trips as iteration."""

@@ -381,7 +381,7 @@ def test_what_a_ruby_process_runs_is_seen(lone_ruby, stage, ruby_client, ruby):
     assert (work.identity, work.tid, work.queue, work.run_at) == (identity, tid, "aside", theirs["run_at"])
     assert (work.job.payload, exact(work.job.args)) == (theirs["payload"], exact(ALL_KINDS))
     wait_until(lambda: process_of(lone_ruby).busy == 1, "the rest of that beat")  # Ruby writes it afterwards
-    assert len(WorkSet()) == Stats().workers_size == 1
+    assert WorkSet().size == Stats().workers_size == 1
     stage.store.call("RPUSH", "release", "now")
     stage.wait_ran([jid])
     wait_until(lambda: list(WorkSet()) == [], "nothing to run")

@@ -156,7 +156,7 @@ def test_the_running_job_is_read(golden):
     assert (work.identity, work.queue, work.run_at) == (golden.identity, "mailers", json.loads(stored)["run_at"])
     assert (work.job.jid, work.job.name, work.job.args) == (job["jid"], "Shop::Slow", [60])
     assert work.job.created_at == in_seconds(job["created_at"])
-    assert len(WorkSet()) == 1
+    assert WorkSet().size == 1
     assert WorkSet().find_work(job["jid"]) == work
     assert WorkSet().find_work("nobody") is None
 

@@ -266,7 +266,7 @@ class TestWorkSet:
 
         assert (found.identity, found.tid, found.queue, found.run_at) == (RUBYS, "l1u", "mailers", 1_795_174_779.0)
         assert (found.job.name, found.job.args, found.job.raw) == ("Shop::Slow", [60], JOB.encode())
-        assert len(WorkSet(store=store)) == 1
+        assert WorkSet(store=store).size == 1
 
     def test_a_job_in_both_hashes_runs_once(self, store: Store) -> None:
         """Ours write both, for Sidekiq of any age."""
@@ -284,19 +284,28 @@ class TestWorkSet:
 
         assert [each.run_at for each in WorkSet(store=store)] == [100, 200.5, 300]
 
-    def test_its_length_is_what_the_processes_count(self, store: Store) -> None:
+    def test_a_list_of_them_reads_the_processes_once(self, store: Store) -> None:
+        """list() asks for a length as well, if there is one."""
+        publish(store, OURS)
+        store.call("CONFIG", "RESETSTAT")
+
+        list(WorkSet(store=store))
+
+        assert b"cmdstat_smembers:calls=1," in store.call("INFO", "commandstats")
+
+    def test_its_size_is_what_the_processes_count(self, store: Store) -> None:
         """The heartbeat shows a job a little later than it counts it, and the other way round."""
         publish(store, OURS, busy=3)
         publish(store, RUBYS, busy=2)
 
-        assert (len(WorkSet(store=store)), list(WorkSet(store=store))) == (5, [])
+        assert (WorkSet(store=store).size, list(WorkSet(store=store))) == (5, [])
 
     @pytest.mark.parametrize("busy", ["-1", "1e23", "9" * 23, "nan", "x"])
     def test_a_count_that_is_none_is_left_out(self, store: Store, busy: str) -> None:
         publish(store, OURS, busy=busy)
         publish(store, RUBYS, busy=2)
 
-        assert (len(WorkSet(store=store)), list(WorkSet(store=store))) == (2, [])
+        assert (WorkSet(store=store).size, list(WorkSet(store=store))) == (2, [])
 
     def test_a_job_is_found_by_its_jid(self, store: Store) -> None:
         publish(store, OURS)

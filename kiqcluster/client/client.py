@@ -62,6 +62,7 @@ from kiqcluster.store import Store
 __all__ = ["Client", "all_positions"]
 
 MAX_PAYLOAD_BYTES = 512 << 20  # Redis closes the connection on more (proto-max-bulk-len): the push would count as lost
+CLOCK = SystemClock()
 ARRAY_TYPES = frozenset({list, tuple})  # types of an entry of a bulk push
 
 T = TypeVar("T")
@@ -78,7 +79,6 @@ class Client:
     def __init__(self, store: Store | None = None, setup: Setup | None = None) -> None:
         self._store = store
         self._setup = setup or current_setup()
-        self._clock = SystemClock()
 
     @staticmethod
     @contextmanager
@@ -156,9 +156,9 @@ class Client:
     ) -> Ready | None:
         """Return a job as `enqueue` writes it, or None if middleware stopped it; for those who write it themselves."""
         if definition is not None and definition.enveloped is not None:
-            name, options, envelop = definition.enveloping(options, self._clock.now())
+            name, options, envelop = definition.enveloping(options, CLOCK.now())
             arguments = envelop(arguments)
-        due = None if at is None else _due(at, self._clock.now())
+        due = None if at is None else _due(at, CLOCK.now())
         return self._prepare(name, with_context(options), arguments, due, jid, definition)
 
     def enqueue_bulk(
@@ -203,7 +203,7 @@ class Client:
         times = self._times(at, len(entries))
         lists = all_positions(name, definition, entries)  # all lists, before middleware sees any
         if definition is not None and definition.enveloped is not None:
-            name, options, envelop = definition.enveloping(options, self._clock.now())
+            name, options, envelop = definition.enveloping(options, CLOCK.now())
             lists = _each(lists, envelop)
         options = with_context(options)
         jobs: Sequence[Ready | None] | None = None
@@ -220,7 +220,7 @@ class Client:
     def _times(self, at: Any, count: int) -> list[float | None]:
         if at is None:
             return [None] * count
-        now = self._clock.now()
+        now = CLOCK.now()
         if not isinstance(at, list | tuple):
             return [_due(at, now)] * count
         if len(at) != count:
@@ -241,7 +241,7 @@ class Client:
         definition: of the job, whose features are asked.
         """
         queue = check_queue_name(options["queue"])
-        payload = build(name, arguments, options, Jid(jid or new_jid()), self._clock.now())
+        payload = build(name, arguments, options, Jid(jid or new_jid()), CLOCK.now())
         draft = Push(payload, at)
         push = self._setup.through_middleware(draft)
         if push is not None:
@@ -281,9 +281,9 @@ class Client:
         if push is None:
             return None
         if push.at is None:
-            push.payload["enqueued_at"] = stamp(self._clock.now())
+            push.payload["enqueued_at"] = stamp(CLOCK.now())
         elif push.at is not due:  # middleware has changed the time
-            push.at = due_at(push.at, self._clock.now())
+            push.at = due_at(push.at, CLOCK.now())
         if push.at is not None and self._tells_due_times():
             push.payload[SCHEDULED_AT] = stamp(push.at)
         if expiry.EXPIRES_IN in push.payload:
@@ -329,7 +329,7 @@ class Client:
         if encoded is None:
             return None
         try:
-            stencil = Stencil(name, options, self._clock.now())
+            stencil = Stencil(name, options, CLOCK.now())
         except (TypeError, ValueError, RecursionError):
             return None
         if not are_plain(lists):
@@ -360,7 +360,8 @@ class Client:
         return self._deliver_to(self._target(name, definition), jobs)
 
     def _deliver_to(self, target: Store | None, jobs: Sequence[Ready]) -> Store | None:
-        if self._setup.delivery is not None and self._setup.delivery.deliver(jobs, target):
+        delivery = self._setup.delivery
+        if delivery is not None and delivery.deliver(jobs, target):
             return None
         return target or self._setup.current_store()
 

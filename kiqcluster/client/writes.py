@@ -7,6 +7,7 @@ features by push.lua.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
 from kiqcluster.errors import NotReplicated, RedisUnavailable, ReplyLost, StoreError
 from kiqcluster.process.delivery import Ready
@@ -58,8 +59,8 @@ def write(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replica
             connection.connect()
             connect_count = connection.connect_count
             refused, refusals = _write_guarded(connection, store.keys, guarded, enqueued)
-        written = [job.jid for job in jobs if job.jid not in refused]
-        is_waiting = wait_replicas > 0 and bool(written)
+        written = [job.jid for job in jobs if job.jid not in refused] if wait_replicas else []
+        is_waiting = bool(written)
         if is_waiting:
             wait_seconds = min(MAX_REPLICA_WAIT_SECONDS, store.timeout / 2)
             batch.append((("WAIT", wait_replicas, int(wait_seconds * 1_000)), []))
@@ -71,18 +72,24 @@ def write(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replica
             refusals.append(reply)
         else:
             enqueued += [job.jid for job in group]
+    if refusals:
+        _raise_first(refusals, enqueued, count_before)
+    if is_waiting:
+        confirmed = replies[-1]
+        if not isinstance(confirmed, ErrorReply) and confirmed < wait_replicas:
+            said = f"stored, but {confirmed} of {wait_replicas} replicas have confirmed it within {wait_seconds:g} s"
+            raise NotReplicated(said, tuple(written), wait_replicas, confirmed)
+    return refused
+
+
+def _raise_first(refusals: Sequence[ErrorReply], enqueued: list[Jid], count_before: int) -> NoReturn:
+    """Raise what Redis has refused, first an outage.  count_before: jids in `enqueued` before this round trip."""
     for refusal in filter(is_outage, refusals):  # jobs with rows: finish_scripts
         if len(enqueued) == count_before:
             raise RedisUnavailable(f"Redis turns everybody away ({refusal})") from refusal
         del enqueued[count_before:]  # the server changed its role in between: what it took may be lost
         raise ReplyLost(f"Redis turned a part of this away ({refusal})") from refusal
-    if refusals:
-        raise refusals[0]
-    confirmed = replies[-1] if is_waiting else wait_replicas
-    if not isinstance(confirmed, ErrorReply) and confirmed < wait_replicas:
-        said = f"stored, but {confirmed} of {wait_replicas} replicas have confirmed it within {wait_seconds:g} s"
-        raise NotReplicated(said, tuple(written), wait_replicas, confirmed)
-    return refused
+    raise refusals[0]
 
 
 def write_all(store: Store, jobs: Sequence[Ready], wait_replicas: int) -> Refused:

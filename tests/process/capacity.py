@@ -22,7 +22,7 @@ class Capacity:
             self.fewest_ready = min(self.fewest_ready, self._cluster.metric('kiqcluster_children{state="ready"}'))
             self.most_processes = max(self.most_processes, len(self._workers()))
             self.samples += 1
-            PAUSE.wait(0.01)
+            PAUSE.wait(0.04)  # a slot that is not ready is so for as long as a worker boots, which is longer
 
     def _workers(self) -> set[int]:
         """Return the pids of the live workers, without the processes that inspect the application."""

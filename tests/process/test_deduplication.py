@@ -12,6 +12,7 @@ from collections import Counter
 import pytest
 
 from kiqcluster.api import LockSet
+from tests import forkserver
 from tests.apps.deduplicated import announce, refresh, single
 from tests.kit import ROOT, freeze, wait_until
 from tests.stage import Stage, pid_of
@@ -124,7 +125,7 @@ print(json.dumps({name: app.notify.perform_async(name) for name in names}))
 def test_of_equal_pushes_of_many_processes_one_is_written_and_all_return_its_jid(stage: Stage) -> None:
     environ = {**os.environ, "REDIS_URL": stage.redis.url}
     racers = [
-        subprocess.Popen(
+        forkserver.Popen(
             [sys.executable, "-c", RACE, str(KEYS), str(seed)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import pytest
 from kiqcluster import testing
 from kiqcluster.store import Store
 from kiqcluster.store.embedded import url_of
+from tests import forkserver
 from tests.kit import ROOT, TIMEOUT_SECONDS, require_module, wait_until
 
 SHOP = ROOT / "examples/django_shop"
@@ -37,7 +37,7 @@ print(result.status, result.attempts, result.is_finished and result.return_value
 """
 
 
-class ManagePopen(subprocess.Popen[Any]):
+class ManagePopen(forkserver.Popen):
     """Runs `manage.py kiqcluster` in the place of `python -m kiqcluster`."""
 
     def __init__(self, words: list[str], **others: Any) -> None:
@@ -62,8 +62,7 @@ Run = Callable[..., str]
 @pytest.fixture
 def run(environ: dict[str, str]) -> Run:
     def run(*words: str) -> str:
-        line = [sys.executable, *words]
-        done = subprocess.run(line, env=environ, cwd=SHOP, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+        done = forkserver.run([sys.executable, *words], env=environ, cwd=SHOP, timeout=TIMEOUT_SECONDS)
         assert done.returncode == 0, done.stderr + done.stdout
         return done.stdout
 
@@ -78,8 +77,12 @@ def cluster(environ: dict[str, str], run: Run) -> Iterator[ManagedCluster]:
 
 
 @pytest.mark.timeout(180)
-def test_an_order_is_charged_and_its_mail_is_sent(cluster: ManagedCluster, run: Run, tmp_path: Path) -> None:
+def test_an_order_is_charged_its_mail_is_sent_and_the_supervisor_imports_no_django(
+    cluster: ManagedCluster, run: Run, tmp_path: Path
+) -> None:
     (worker,) = cluster.wait_ready(1).values()
+    maps = Path(f"/proc/{cluster.pid}/maps").read_text()
+    assert "_sqlite3" not in maps  # which the settings of the shop have Django import
     server = Store(url_of(tmp_path / ".kiqcluster"))
 
     placed = json.loads(run("-c", PLACE_ORDER))
@@ -92,26 +95,15 @@ def test_an_order_is_charged_and_its_mail_is_sent(cluster: ManagedCluster, run: 
     assert {name.decode() for name in server.call("SMEMBERS", "queues")} == {"default", "mails"}
     assert cluster.process.pid == cluster.seen("supervisor_started")[0]["pid"]  # it has become the supervisor
     assert worker != cluster.process.pid
-    maps = Path(f"/proc/{cluster.process.pid}/cmdline").read_bytes().split(b"\0")
-    assert b"kiqcluster" in maps
+    assert b"kiqcluster" in Path(f"/proc/{cluster.process.pid}/cmdline").read_bytes().split(b"\0")
     assert cluster.stop() == 0
-
-
-def test_a_supervisor_imports_no_django(cluster: ManagedCluster) -> None:
-    cluster.wait_ready(1)
-
-    maps = Path(f"/proc/{cluster.pid}/maps").read_text()
-
-    assert "_sqlite3" not in maps  # which the settings of the shop have Django import
-    cluster.signal(signal.SIGTERM)
-    assert cluster.wait() == 0
 
 
 def test_a_project_with_a_mistake_does_not_start(environ: dict[str, str], tmp_path: Path) -> None:
     environ["KIQ_TIMEOUT"] = "soon"
     words = [sys.executable, "manage.py", "kiqcluster"]
 
-    done = subprocess.run(words, env=environ, cwd=SHOP, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    done = forkserver.run(words, env=environ, cwd=SHOP, timeout=TIMEOUT_SECONDS)
 
     assert done.returncode == 1
     assert "kiqcluster.E001" in done.stderr

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import stat
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ import pytest
 from kiqcluster.errors import StoreError
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
+from tests import forkserver
 from tests.kit import ROOT, Cluster, http_get, is_alive, wait_until
 from tests.proc import wait_exited
 from tests.stage import Jobs
@@ -199,11 +199,10 @@ def test_another_process_reaches_the_server_by_its_folder(run_embedded: RunEmbed
     cluster.wait_ready()
     source = "from tests.apps.basic import record; print(record.perform_async('a'))"
 
-    done = subprocess.run(
-        [sys.executable, "-c", source], cwd=ROOT, env={**os.environ, "REDIS_URL": f"embedded:{folder}"},
-        capture_output=True, text=True, timeout=30, check=True,
-    )  # fmt: skip
+    environ = {**os.environ, "REDIS_URL": f"embedded:{folder}"}
+    done = forkserver.run([sys.executable, "-c", source], cwd=ROOT, env=environ)
 
+    assert done.returncode == 0, done.stderr
     assert len(done.stdout.strip()) == 24
     Jobs(Store(f"embedded:{folder}")).wait_noted("ran a")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forkserver
 from tests.kit import ROOT, TIMEOUT_SECONDS, RedisServer, wait_until
 
 SHOP = """
@@ -65,7 +66,7 @@ def flask(environ: dict[str, str], tmp_path: Path) -> Iterator[Start]:
         told = {**environ, "PWD": str(directory)}
         with (tmp_path / "log").open("ab") as log:
             command = [sys.executable, "-m", "flask", *words]
-            started.append(subprocess.Popen(command, cwd=directory, env=told, stdout=log, stderr=subprocess.STDOUT))
+            started.append(forkserver.Popen(command, cwd=directory, env=told, stdout=log, stderr=subprocess.STDOUT))
         return started[-1]
 
     yield flask
@@ -74,7 +75,9 @@ def flask(environ: dict[str, str], tmp_path: Path) -> Iterator[Start]:
         process.wait()
 
 
-@pytest.mark.parametrize("place", ["of the project", "elsewhere", "through a link"])
+@pytest.mark.parametrize(
+    "place", [pytest.param("of the project", marks=pytest.mark.full), "elsewhere", "through a link"]
+)
 def test_workers_import_what_flask_has_found(flask: Start, project: Path, place: str) -> None:
     log, directory, path = project.parent / "log", project, "src/shop/web.py"
     if place == "elsewhere":

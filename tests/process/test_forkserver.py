@@ -39,9 +39,9 @@ def outcome(popen: type[subprocess.Popen[str]], words: list[str], cwd: Path) -> 
     "words",
     [
         ["kiqcluster", "--print-config", *APP],
-        ["kiqcluster", "--nonsense"],
+        pytest.param(["kiqcluster", "--nonsense"], marks=pytest.mark.full),
         ["kiqcluster.ctl", "nonsense"],
-        ["kiqcluster.ctl", "--version"],
+        pytest.param(["kiqcluster.ctl", "--version"], marks=pytest.mark.full),
     ],
 )
 def test_output_and_exit_code_are_those_of_a_plain_start(words: list[str], tmp_path: Path) -> None:
@@ -84,7 +84,13 @@ class TestInstalled:
         forkserver.install(tmp_path / "kiqctl", "kiqcluster.ctl")
         return tmp_path / "kiqctl"
 
-    @pytest.mark.parametrize("words", [["--version"], ["nonsense"], ["stats", "--redis", "redis://127.0.0.1:1/0"]])
+    @pytest.mark.parametrize(
+        "words",
+        [
+            *(pytest.param([word], marks=pytest.mark.full) for word in ("--version", "nonsense")),
+            ["stats", "--redis", "redis://127.0.0.1:1/0"],
+        ],
+    )
     def test_it_prints_and_ends_as_it_does_elsewhere(self, kiqctl: Path, words: list[str]) -> None:
         plain = [sys.executable, "-m", "kiqcluster.ctl", *words]
         served, expected = (

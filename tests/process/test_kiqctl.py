@@ -527,7 +527,10 @@ class TestDeploy:
 
     @pytest.mark.parametrize(
         ("line", "last"),
-        [("begin && true && {0} commit", "roll"), ("begin && false && {0} commit || {0} abort", "resume")],
+        [
+            ("begin && true && {0} commit", "roll"),
+            pytest.param("begin && false && {0} commit || {0} abort", "resume", marks=pytest.mark.full),
+        ],
     )
     def test_the_last_command_of_bash_c_is_of_the_same_deploy(
         self, fake_supervisor: Callable[..., FakeSupervisor], redis_server: RedisServer, line: str, last: str

@@ -65,7 +65,11 @@ def threads_of(cluster: Cluster) -> int:
 
 
 @pytest.mark.parametrize(
-    ("flags", "optimize"), [((), ""), (("--preload",), "1")], ids=["plain", "preload, without assertions"]
+    ("flags", "optimize"),
+    [
+        pytest.param((), "", id="plain", marks=pytest.mark.full),
+        pytest.param(("--preload",), "1", id="preload, without assertions"),
+    ],
 )
 def test_threads_of_an_agent_run_in_the_workers_and_not_in_the_supervisor(
     stage: Stage, flags: tuple[str, ...], optimize: str
@@ -84,7 +88,7 @@ def test_threads_of_an_agent_run_in_the_workers_and_not_in_the_supervisor(
     assert cluster.seen("forked_with_threads") == []
 
 
-@pytest.mark.parametrize("hides", ["in sys.path", "in the environment"])
+@pytest.mark.parametrize("hides", [pytest.param("in sys.path", marks=pytest.mark.full), "in the environment"])
 def test_an_agent_that_takes_its_folder_away_is_found_again(stage: Stage, hides: str) -> None:
     cluster = stage.run_cluster(
         "default",

@@ -80,6 +80,7 @@ def shop(request: pytest.FixtureRequest, stage: Stage, tmp_path: Path) -> Iterat
     shop.engine.dispose()
 
 
+@pytest.mark.parametrize("shop", [pytest.param("sqlite", marks=pytest.mark.full), "postgresql"], indirect=True)
 def test_a_relay_and_a_web_process_are_killed_at_each_step(shop: Shop) -> None:
     found = json.loads(shop.output("-m", "tests.apps.shipped_kills"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -15,6 +14,7 @@ from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup, using_setup
 from kiqcluster.store.tasks import cancel_task
 from kiqcluster.tasks import Task
+from tests import forkserver
 from tests.kit import ROOT, wait_until
 from tests.stage import Stage
 
@@ -62,7 +62,7 @@ def test_async_jobs_have_events_as_others_have(stage: Stage) -> None:
 @pytest.mark.usefixtures("setup_of_stage")
 def test_a_creator_that_is_killed_leaves_no_job_counted_that_is_not_in_its_queue(stage: Stage) -> None:
     environ = {**os.environ, "REDIS_URL": stage.redis.url, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen([sys.executable, "-c", CREATOR], env=environ) as creator:
+    with forkserver.Popen([sys.executable, "-c", CREATOR], env=environ) as creator:
         wait_until(lambda: stage.store.call("LLEN", "queue:low"), "the first jobs to be pushed")
         creator.kill()
     (found,) = Task.all()

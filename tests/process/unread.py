@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests import forkserver
 from tests.kit import ROOT, free_port, is_ready, wait_until
 from tests.proc import children, fill_output
 
@@ -17,7 +18,7 @@ from tests.proc import children, fill_output
 def unread_cluster(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Run such a cluster; yield its process and its port once it is ready and its output is full."""
     port = free_port()
-    process = subprocess.Popen(
+    process = forkserver.Popen(
         [sys.executable, "-m", "kiqcluster", *arguments, "--listen", f"127.0.0.1:{port}"],
         cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip

@@ -42,7 +42,6 @@ SERVER = "kiq_server"  # the fixture with the Redis that tests of a process shar
 STAY = {
     "sentry.monitor": "ends within 10 s after its client was closed",
     "kiq.async": "ends with its store, which pytest holds for a moment more (redis/test_results.py)",
-    "ThreadPoolExecutor": "ends with its pool; asgiref has one for the process",
 }
 USES_SERVER = "kiq_redis"  # the fixture of a test that does
 FIELD = re.compile(r"(\S+?)=(\S*)")  # of a line of CLIENT LIST
@@ -138,7 +137,7 @@ class Leaks:
 
     def _new_threads(self) -> set[threading.Thread]:
         found = set(threading.enumerate()) - self._kept_threads
-        return {each for each in found if not each.name.startswith(tuple(STAY))}
+        return {each for each in found - _threads_of_asgiref() if not each.name.startswith(tuple(STAY))}
 
     def _strange_clients(self) -> dict[str, str]:
         """Return address → description of the clients of the shared server that neither we nor a wider fixture is.
@@ -223,6 +222,12 @@ def _children() -> set[int]:
         with suppress(OSError), open(f"/proc/self/task/{task}/children", "rb") as file:  # noqa: PTH123
             found.update(map(int, file.read().split()))
     return found
+
+
+def _threads_of_asgiref() -> set[threading.Thread]:
+    """Return the thread of asgiref's one pool, which stays as long as the process."""
+    module = sys.modules.get("asgiref.sync")
+    return set() if module is None else set(module.SyncToAsync.single_thread_executor._threads)
 
 
 def _environment(pid: int) -> list[bytes]:

@@ -13,6 +13,8 @@ pool, which took a tenth of the CPU seconds of a run.
 3. pytest_collection_modifyitems  there: the longest files first, by durations.toml, so that none is left for the end
 4. Pools                          distributes files within each shard
 
+Files that share what takes long to start are one: the folders of TOGETHER.
+
 Used with `-p tests.ci.pools -n N`, N at least 2; the first COMPUTING processes compute.
 """
 
@@ -45,6 +47,7 @@ COMPUTES = {
     "typing",
     "unit",
 }  # folders whose tests seldom wait
+TOGETHER = {"browser"}  # folders whose tests one process runs: they share Chromium and a live cluster
 DURATIONS = Path(__file__).with_name("durations.toml")
 RECORDED_FROM_SECONDS = 2.0  # that a file takes
 UNRECORDED_SECONDS = 1.0  # of a file that durations.toml does not name
@@ -77,16 +80,25 @@ def shards(paths: Sequence[Path], sizes: Mapping[str, int]) -> dict[Path, str]:
     """
     seconds = dict.fromkeys(sizes, 0.0)
     found: dict[Path, str] = {}
-    for path in sorted(paths, key=lambda path: (-seconds_of(path), path)):
-        own = [shard for shard in sizes if shard.partition(" ")[0] == pool_of(path)]
+    for unit in sorted({unit_of(path) for path in paths}, key=lambda unit: (-seconds_of(unit), unit)):
+        own = [shard for shard in sizes if shard.partition(" ")[0] == pool_of(unit)]
         least = min(own, key=lambda shard: seconds[shard] / sizes[shard])
-        seconds[least] += seconds_of(path)
-        found[path] = least
-    return found
+        seconds[least] += seconds_of(unit)
+        found[unit] = least
+    return {path: found[unit_of(path)] for path in paths}
 
 
+def unit_of(path: Path) -> Path:
+    """Return what one process runs: the file, or the folder of TOGETHER that it is in."""
+    folder = path.relative_to(TESTS).parts[0]
+    return TESTS / folder if folder in TOGETHER else path
+
+
+@cache
 def seconds_of(path: Path) -> float:
-    """Return how long the short tests of a file take."""
+    """Return how long the short tests of a file take, or of a folder."""
+    if path.is_dir():
+        return sum(seconds_of(each) for each in path.rglob("test_*.py"))
     return recorded_seconds().get(path.relative_to(TESTS).as_posix(), UNRECORDED_SECONDS)
 
 
@@ -106,12 +118,20 @@ class Assignment:
         self._left.insert(0, shard)
 
 
+class Files(LoadFileScheduling):  # type: ignore[misc]  # pytest-xdist has no types
+    """Distributes files, and folders of TOGETHER as if they were files."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = str(super()._split_scope(nodeid))
+        return unit_of(ROOT / file).relative_to(ROOT).as_posix()
+
+
 class Pools:
     """A scheduler of pytest-xdist that has one for each shard."""
 
     def __init__(self, config: pytest.Config, log: Any, sizes: dict[str, int], session: pytest.Session) -> None:
         self._session = session
-        self._pools = {name: LoadFileScheduling(config, log) for name in sizes}
+        self._pools = {name: Files(config, log) for name in sizes}
         for name, size in sizes.items():
             self._pools[name].numnodes = size
 
@@ -229,4 +249,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if _is_own(item.path, config)]  # nothing ignores files that are named
-    items.sort(key=lambda item: (-seconds_of(item.path), str(item.path)))  # the tests of a file stay in their order
+    items.sort(key=_place)  # the tests of a file stay in their order
+
+
+def _place(item: pytest.Item) -> tuple[float, str, str]:
+    unit = unit_of(item.path)
+    return (-seconds_of(unit), str(unit), str(item.path))

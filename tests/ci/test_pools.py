@@ -15,7 +15,7 @@ class Node:
 
     def __init__(self, pool: str) -> None:
         self.workerinput = {"shard": pool}
-        self.gateway = SimpleNamespace(id=pool)
+        self.gateway = SimpleNamespace(id=f"{pool} {id(self)}")
         self.sent: list[int] = []
         self.shutting_down = False
 
@@ -60,16 +60,30 @@ def test_each_file_is_in_one_shard_of_its_pool_and_shards_have_as_much_to_do() -
     assert seconds["waiting 1"] == pytest.approx(2 * seconds["waiting 2"], rel=0.1)
 
 
+def test_one_process_runs_all_that_needs_a_browser(scheduler: Pools) -> None:
+    found = shards(files_of(["tests"]), {"computing 1": 1, "waiting 1": 1, "waiting 2": 1})
+    assert len({shard for path, shard in found.items() if path.parent.name == "browser"}) == 1
+
+    nodes = [Node("waiting"), Node("waiting")]
+    scheduler._pools["waiting"].numnodes = len(nodes)
+    tests = ["tests/browser/test_a.py::one", "tests/process/test_b.py::two", "tests/browser/test_c.py::three"]
+    for node in nodes:
+        scheduler.add_node(node)
+        scheduler.add_node_collection(node, tests)
+
+    assert sorted(node.sent for node in nodes) == [[0, 2], [1]]
+
+
 def test_a_pool_begins_without_the_other_one_and_runs_its_own_tests(scheduler: Pools) -> None:
     first, second = Node("computing"), Node("waiting")
     for node in (first, second):
         scheduler.add_node(node)
 
-    scheduler.add_node_collection(first, ["unit/a.py::one", "unit/a.py::two"])
+    scheduler.add_node_collection(first, ["tests/unit/a.py::one", "tests/unit/a.py::two"])
     assert (first.sent, second.sent) == ([0, 1], [])
     states = [scheduler.collection_is_completed]
 
-    scheduler.add_node_collection(second, ["process/b.py::three"])
+    scheduler.add_node_collection(second, ["tests/process/b.py::three"])
     assert second.sent == [0]
     assert [*states, scheduler.collection_is_completed, scheduler.has_pending] == [False, True, True]
     assert scheduler._session.testscollected == 3
@@ -91,7 +105,7 @@ def test_a_pool_without_tests_ends(scheduler: Pools) -> None:
 def test_the_test_that_crashed_its_process_is_named(scheduler: Pools) -> None:
     node = Node("computing")
     scheduler.add_node(node)
-    scheduler.add_node_collection(node, ["unit/a.py::one", "unit/a.py::two"])
+    scheduler.add_node_collection(node, ["tests/unit/a.py::one", "tests/unit/a.py::two"])
     scheduler.mark_test_complete(node, 0)
 
-    assert scheduler.remove_node(node) == "unit/a.py::two"
+    assert scheduler.remove_node(node) == "tests/unit/a.py::two"

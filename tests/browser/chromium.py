@@ -6,7 +6,9 @@ own server.
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +17,7 @@ from urllib.parse import urlsplit
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 
 from tests.kit import TIMEOUT_SECONDS
+from tests.leaks import MARK
 
 __all__ = ["Contexts", "Watched", "chromium", "program"]
 
@@ -33,6 +36,14 @@ TELL_VIOLATIONS = """addEventListener("securitypolicyviolation", (event) =>
   console.error("policy: " + event.violatedDirective + " " + event.blockedURI));"""
 
 
+# Takes from a page all that asks its server for something later, and what the browser keeps for it.
+REST = """() => {
+  window.stop();
+  document.body?.replaceChildren();
+  try { localStorage.clear(); } catch { /* a page of the browser's own has none */ }
+}"""
+
+
 def program() -> str | None:
     """Return where Chromium is, None where it is not installed."""
     return shutil.which("chromium") or shutil.which("chromium-browser")
@@ -40,9 +51,13 @@ def program() -> str | None:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Run the browser for a `with` block."""
+    """Run the browser for a `with` block.
+
+    tests/leaks.py knows it by its parent.  The handler of crashes has none, so the browser passes no mark on to it.
+    """
+    environ: dict[str, str | float | bool] = {name: value for name, value in os.environ.items() if name != MARK}
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program(), args=[*FLAGS])
+        browser = playwright.chromium.launch(executable_path=program(), args=[*FLAGS], env=environ)
         yield browser
         browser.close()
 
@@ -92,9 +107,8 @@ class Watched:
         return self.page.locator(".message-done").inner_text()
 
     def close(self) -> None:
-        """Leave the page to the next test: at a picture, for a blank page would take a new process."""
-        self.page.goto(f"{self.origin}/static/any/icon.svg")
-        self.page.emulate_media(color_scheme="null")
+        """Leave the page to the next test, empty: another page, or a blank one, would cost a load or a process."""
+        self.page.evaluate(REST)
         for event, listener in self._listeners.items():
             self.page.remove_listener(event, listener)
 
@@ -122,17 +136,17 @@ class Contexts:
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
-        self._idle: dict[str, Page] = {}
+        self._idle: defaultdict[str, list[Page]] = defaultdict(list)
 
     @contextmanager
-    def open(self, origin: str, *, is_fresh: bool = False, **options: Any) -> Iterator[Watched]:
+    def open(self, origin: str, *, has_clock: bool = False, **options: Any) -> Iterator[Watched]:
         """Open a page for a `with` block, which fails if something went wrong in it.
 
-        is_fresh: whether nobody had it before, and nobody gets it afterwards.  options: of the context.
+        has_clock: whether the test says how time passes in the page.  options: of the context; what else a test
+        changes in a page, it puts back.
         """
-        key = repr(sorted(options.items()))
-        page = (None if is_fresh else self._idle.pop(key, None)) or self._new_page(options)
-        page.emulate_media(color_scheme=options.get("color_scheme", "null"))
+        idle = self._idle[repr((has_clock, sorted(options.items())))]
+        page = idle.pop() if idle else self._new_page(options, has_clock=has_clock)
         watched = Watched(page, origin)
         try:
             yield watched
@@ -141,14 +155,13 @@ class Contexts:
             page.context.close()
             raise
         watched.close()
-        if is_fresh or key in self._idle:
-            page.context.close()
-        else:
-            page.context.clear_cookies()
-            self._idle[key] = page
+        page.context.clear_cookies()
+        idle.append(page)
 
-    def _new_page(self, options: dict[str, Any]) -> Page:
+    def _new_page(self, options: dict[str, Any], *, has_clock: bool) -> Page:
         context = self._browser.new_context(**options)
         context.set_default_timeout(TIMEOUT_MS)
         context.add_init_script(TELL_VIOLATIONS)
+        if has_clock:
+            context.clock.install()
         return context.new_page()

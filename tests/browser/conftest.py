@@ -17,7 +17,7 @@ from tests.kit import unavailable
 
 class OpenPage(Protocol):
     def __call__(
-        self, origin: str = "", *, is_fresh: bool = False, **options: Any
+        self, origin: str = "", *, has_clock: bool = False, **options: Any
     ) -> AbstractContextManager[Watched]: ...
 
 
@@ -54,7 +54,7 @@ def contexts(browser: Browser) -> Contexts:
 
 @pytest.fixture
 def open_page(contexts: Contexts, request: pytest.FixtureRequest) -> OpenPage:
-    """Open a page: `with open_page(color_scheme="dark") as watched`; it fails if something went wrong in it."""
+    """Open a page: `with open_page(java_script_enabled=False) as watched`; it fails if something went wrong in it."""
 
     def opened(origin: str = "", **options: Any) -> AbstractContextManager[Watched]:
         return contexts.open(origin or request.getfixturevalue("running_site").origin, **options)

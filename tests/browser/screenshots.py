@@ -60,7 +60,7 @@ def main(names: list[str]) -> int:
             contexts = Contexts(browser)
             for form in FORMS:
                 for name in names or [name for name, page in table().pages.items() if page.template]:
-                    with contexts.open(web.origin, is_fresh=True, **form.options) as watched:
+                    with contexts.open(web.origin, **form.options) as watched:
                         take(watched, store, name, paths[name], FOLDER / f"{name}-{form.name}.png")
         finally:
             web.close()

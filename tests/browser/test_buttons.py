@@ -23,17 +23,17 @@ PATHS = table().url_map.bind("localhost")
 
 
 def short_form() -> set[str]:
-    """Return an action of each kind: on one thing, on many or an export of a noun, at once or after a question.
+    """Return the first action of each noun, and of each kind: on one thing, on many or an export, at once or asking.
 
-    Those of a kind share template and script; the sets share them as well.  tests/redis/web posts the form of every
-    action, and holds that its page offers it.
+    Those of a noun share a page, those of a kind a script; the sets, and what is done to many of them, share both.
+    tests/redis/web posts the form of every action.
     """
-    names, of_a_kind = {kind.name for kind in SETS}, dict[tuple[object, ...], str]()
+    sets, first = {"bulk", *(kind.name for kind in SETS)}, dict[tuple[object, ...], str]()
     for name, action in sorted(ACTIONS.items()):
-        noun, _, verb = name.partition("_")
-        of_many = [word for word in verb.split("_") if word in ("bulk", "export")]
-        of_a_kind.setdefault(("set" if noun in names else noun, *of_many, action.question is None), name)
-    return set(of_a_kind.values())
+        noun = name.partition("_")[0]
+        first.setdefault(("noun", "set" if noun in sets else noun), name)
+        first.setdefault(("kind", *({"bulk", "export"} & {*name.split("_")}), action.question is None), name)
+    return set(first.values())
 
 
 def steps() -> dict[str, Any]:

@@ -80,6 +80,7 @@ def test_everybody_can_read_and_work_a_page(name: str, paths: dict[str, str], op
         watched.page.set_viewport_size(PHONE)
         assert watched.page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
         watched.page.set_viewport_size(DESK)
+        watched.page.emulate_media(color_scheme="light")
 
 
 def violations(page: Page, rules: dict[str, Any], axe: Axe = AXE) -> str:

@@ -32,7 +32,7 @@ def delete(watched: Watched, *numbers: int) -> str:
 
 def test_one_deletes_what_the_other_retries(site: LiveSite, open_page: OpenPage) -> None:
     fill_set(site.store, "dead", range(6), BEFORE)
-    with open_page(is_fresh=True) as ada, open_page(is_fresh=True) as bob:
+    with open_page() as ada, open_page() as bob:
         bob.open("/dead")
         select(bob, 0)
         assert delete(ada, 0).startswith("1 job was deleted.")
@@ -56,7 +56,7 @@ def test_one_deletes_what_the_other_retries(site: LiveSite, open_page: OpenPage)
 
 def test_one_deletes_what_the_other_is_about_to_retry_with_all_that_match(site: LiveSite, open_page: OpenPage) -> None:
     fill_set(site.store, "dead", range(6), BEFORE)
-    with open_page(is_fresh=True) as ada, open_page(is_fresh=True) as bob:
+    with open_page() as ada, open_page() as bob:
         bob.open("/dead?class=Job")
         bob.page.locator("details.more summary").click()
         bob.send_to("/dead/bulk/retry")

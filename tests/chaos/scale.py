@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TypeVar
 
-__all__ = ["FULL", "sized"]
+__all__ = ["FULL", "MOST_KILLS", "sized"]
 
 T = TypeVar("T")
 FULL = os.environ.get("KIQ_CHAOS") == "full"
@@ -14,3 +14,7 @@ FULL = os.environ.get("KIQ_CHAOS") == "full"
 def sized(short: T, full: T) -> T:
     """Return a scenario's figure for the size of this run."""
     return full if FULL else short
+
+
+# In one test.  A busy machine does little between two kills: without this bound a test would not end there.
+MOST_KILLS = sized(30, 400)

@@ -12,14 +12,14 @@ from kiqcluster.api import RetrySet
 from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup, using_setup
 from tests.apps.chains import CHAIN
-from tests.chaos.scale import sized
+from tests.chaos.scale import MOST_KILLS, sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, Cluster, is_alive, wait_until
 
 # In the short form: process/test_chains.py kills workers at it.
 pytestmark = pytest.mark.full
 
-CHAINS, MOST_KILLS = sized((200, 6), (10_000, 10_000))
+CHAINS = sized(200, 10_000)
 KILL_INTERVAL_SECONDS = 0.3
 TIMEOUT_SECONDS = sized(50, 1_800)
 APP = "tests.apps.chains"

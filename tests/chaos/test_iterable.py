@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.apps.iterable import SECONDS_OF_A_STEP
-from tests.chaos.scale import sized
+from tests.chaos.scale import MOST_KILLS, sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, is_alive, wait_until
 
@@ -38,7 +38,7 @@ def test_each_item_is_done_while_workers_are_killed(stage: ChaosStage) -> None:
         notes = stage.notes()
         if all(f"complete {number}" in notes for number in range(JOBS)):
             return True
-        if victims:
+        if victims and kills < MOST_KILLS:
             os.kill(stage.rng.choice(victims), signal.SIGKILL)
             kills += 1
         return False

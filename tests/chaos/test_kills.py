@@ -11,13 +11,12 @@ from random import Random
 import pytest
 
 from tests.chaos.ledger import Audit, Ledger
-from tests.chaos.scale import sized
+from tests.chaos.scale import MOST_KILLS, sized
 from tests.chaos.stage import ChaosStage
 from tests.interop.programs import RubyServer
 from tests.kit import PAUSE, Cluster, is_alive, wait_until
 
 JOBS, SHARED_JOBS = sized((1_000, 600), (20_000, 20_000))
-MOST_KILLS = sized(30, 20_000)  # of one storm: on a busy machine few jobs end between two kills
 MAX_JOB_MS = 100  # that a job takes
 KILL_INTERVAL_SECONDS = 0.3  # between kills
 THREADS = 15

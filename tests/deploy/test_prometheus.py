@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -30,8 +31,9 @@ SUFFIXES = ("_bucket", "_count", "_sum")
 
 
 def promtool(*words: str | Path) -> str:
-    """Return what promtool complains about."""
-    done = subprocess.run([require("promtool", "prometheus"), *words], capture_output=True, text=True)
+    """Return what promtool complains about.  It collects no garbage: that would take a fifth of its time."""
+    program, environ = require("promtool", "prometheus"), {**os.environ, "GOGC": "off"}
+    done = subprocess.run([program, *words], env=environ, capture_output=True, text=True)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 

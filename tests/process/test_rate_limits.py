@@ -16,7 +16,7 @@ from tests.stage import Stage, pid_of
 
 APP = "tests.apps.rated"
 REFUSED = 'sidekiq_jobs_rate_limited_total{queue="default",worker="within"}'
-JOBS = 25
+JOBS = 15
 CLOCK_SECONDS = 0.05  # between the count of a start and the line that the job notes
 
 

@@ -24,6 +24,7 @@ from tests.kit import wait_until
 pytestmark = pytest.mark.usefixtures("setup")
 
 MARGIN_SECONDS = 0.1  # within which two calls in a row are made
+CALLERS = 15  # of a walk
 MAX_WALKS = 12  # until one had the machine for itself
 
 
@@ -141,16 +142,16 @@ def test_a_random_walk_of_promises_serves_everybody_nearly_in_order(store: Store
     for _ in range(MAX_WALKS):
         store.call("FLUSHALL")
         served, refusals, longest_pause = walk(store, limit)
-        assert sorted(served) == list(range(25))
+        assert sorted(served) == list(range(CALLERS))
         if longest_pause < MARGIN_SECONDS / 4:  # nobody came back late, as where others use the machine
             break
 
     assert max(abs(place - number) for place, number in enumerate(served)) <= limit.largest
-    assert refusals <= 25
+    assert refusals <= CALLERS
 
 
 def walk(store: Store, limit: RateLimit) -> tuple[list[int], int, float]:
-    """Have 25 ask, and those who were refused ask again at their times.
+    """Have CALLERS ask, and those who were refused ask again at their times.
 
     Returns who was served, in order; how often a promise was not kept; the longest time for which nobody could ask.
     """
@@ -177,7 +178,7 @@ def walk(store: Store, limit: RateLimit) -> tuple[list[int], int, float]:
         for number in sorted(due, key=due.__getitem__):
             ask(number, was_promised=True)
 
-    for number in range(25):
+    for number in range(CALLERS):
         begin = time.monotonic() + rng.random() * 0.03
         wait_until(lambda begin=begin: come_back() or time.monotonic() >= begin, "the next one to come")
         ask(number, was_promised=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from html import unescape
@@ -34,6 +35,7 @@ MAX_ROUND_TRIPS = 6
 PROCESSES, JOBS_EACH = 500, 10
 BUDGET_SECONDS = 0.1
 BUDGET_FACTOR = 4  # of a machine that runs other tests beside this one
+LARGE_PAGES = ("/clusters", "/busy", "/busy?class=job&page=40", "/routes", "/clusters?page=9")
 
 
 def said(site: Site, path: str, form: dict[str, str] | None = None) -> str:
@@ -403,19 +405,19 @@ class TestScale:
         yield made
         made.close()
 
-    @pytest.mark.quiet
-    @pytest.mark.parametrize("path", ["/clusters", "/busy", "/busy?class=job&page=40", "/routes", "/clusters?page=9"])
-    def test_500_processes_that_are_busy_stay_in_the_budget(self, large: CountingStore, path: str) -> None:
-        site, clock = Site(large), SystemClock()
-        site.get(path)
-        seconds = []
-        for _ in range(5):
-            large.round_trips, began = 0, clock.monotonic()
-            assert site.get(path).status_code == 200
-            seconds.append(clock.monotonic() - began)
+    def test_500_processes_that_are_busy_stay_in_the_budget(self, large: CountingStore) -> None:
+        """CPU seconds: other work of the machine changes them little."""
+        site = Site(large)
+        for path in LARGE_PAGES:
+            site.get(path)
+            seconds = []
+            for _ in range(3):
+                large.round_trips, began = 0, time.process_time()
+                assert site.get(path).status_code == 200
+                seconds.append(time.process_time() - began)
 
-        assert large.round_trips <= MAX_ROUND_TRIPS
-        assert min(seconds) < BUDGET_SECONDS * BUDGET_FACTOR
+            assert large.round_trips <= MAX_ROUND_TRIPS, path
+            assert min(seconds) < BUDGET_SECONDS * BUDGET_FACTOR, path
 
 
 def test_no_two_pages_have_one_key() -> None:

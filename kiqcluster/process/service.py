@@ -13,7 +13,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import copy_context
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from kiqcluster.errors import as_exception
 from kiqcluster.ipc.forks import exit_forked_children
@@ -163,7 +163,22 @@ def thread_stacks(doings: Mapping[str, str] | None = None) -> str:
 
 def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in a loop of its own; return what it returns.  It sees the caller's context variables."""
-    return beside_loops(lambda: asyncio.run(coroutine))
+    raised: list[BaseException] = []
+
+    async def run() -> T | None:
+        try:
+            return await coroutine
+        except asyncio.CancelledError:  # Ctrl-C, for one; asyncio.run raises a KeyboardInterrupt for it
+            raise
+        except BaseException as error:  # noqa: BLE001  # raised again below
+            # asyncio asks an error for its class, which may be code: if that raises, the loop never ends.
+            raised.append(error)
+            return None
+
+    returned = beside_loops(lambda: asyncio.run(run()))
+    if raised:
+        raise raised.pop()
+    return cast("T", returned)
 
 
 def beside_loops(run: Callable[[], T]) -> T:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from kiqcluster.process.service import NoThread, Service, beside_loops
+from kiqcluster.process.service import NoThread, Service, beside_loops, run_coroutine
 from tests.kit import TIMEOUT_SECONDS
 
 STACK_BYTES = 1 << 46
@@ -81,6 +81,15 @@ def test_an_error_that_lies_about_its_class_is_reported() -> None:
     assert bench.join(TIMEOUT_SECONDS)
 
     assert bench.reports == [("bench", f"{__name__}.Lying: on purpose")]
+
+
+@pytest.mark.timeout(60)  # asyncio.run alone would never end
+def test_a_coroutine_that_raises_an_error_which_lies_about_its_class_ends() -> None:
+    async def fail() -> None:
+        raise Lying("on purpose")
+
+    with pytest.raises(Lying):
+        run_coroutine(fail())
 
 
 def test_a_function_beside_a_loop_that_gets_no_thread_raises() -> None:

@@ -116,23 +116,22 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line: ts, pid, tid, lvl, msg, ctx (jid, class, queue), correlation_id, event and its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        job = current_job()
+        job, fields, message = current_job(), getattr(record, "event_fields", None), _message(self, record)
         line: dict[str, object] = {
             "ts": _timestamp(record),
-            "pid": record.process,
+            "pid": plain(record.process),
             "tid": tid(record.thread or 0),
-            "lvl": record.levelname,
-            "msg": _message(self, record),
+            "lvl": plain(record.levelname),
+            "msg": plain(_without_fields(message, fields) if fields else message),
         }
         if job is not None:
-            line["ctx"] = {"jid": _word(job.jid), "class": _word(job.name), "queue": _word(job.queue)}
+            # The job may have changed its payload, so these two words may be any object.
+            line["ctx"] = {"jid": plain(_word(job.jid)), "class": _word(job.name), "queue": _word(job.queue)}
             if job.correlation_id is not None:
-                line["correlation_id"] = _word(job.correlation_id)
-        fields = getattr(record, "event_fields", None)
+                line["correlation_id"] = plain(_word(job.correlation_id))
         if fields:
-            line["msg"] = _without_fields(str(line["msg"]), fields)
-            line.update((name, value) for name, value in fields.items() if name not in line)
-        return ruby_json.encode({key: plain(value) for key, value in line.items()}).decode()
+            line.update((name, plain(value)) for name, value in fields.items() if name not in line)
+        return ruby_json.encode(line).decode()
 
     def done(self, lines: Iterable[DoneLine]) -> list[str]:
         """Return the lines that `format` would return for job_done, for many jobs; `elapsed` to the microsecond."""

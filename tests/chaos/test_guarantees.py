@@ -39,7 +39,7 @@ from tests.kit import PAUSE, Cluster, RedisServer, freeze, wait_until
 from tests.stage import pid_of
 
 ROUNDS = sized(1, 10)  # each with all faults
-PUSHES = sized(60, 120)  # before each fault
+PUSHES = sized(40, 120)  # before each fault
 BURST = 30  # of starts over their rate, in each round
 PIECES = 8  # of work in each round, for the job of limited capacity
 LONG_MS = 400  # of a job that still runs when its page is pushed again

@@ -16,7 +16,7 @@ from tests.chaos.stage import ChaosStage
 from tests.interop.programs import RubyServer
 from tests.kit import PAUSE, Cluster, is_alive, wait_until
 
-JOBS, SHARED_JOBS = sized((1_000, 600), (20_000, 20_000))
+JOBS, SHARED_JOBS = sized((600, 300), (20_000, 20_000))
 MAX_JOB_MS = 100  # that a job takes
 KILL_INTERVAL_SECONDS = 0.3  # between kills
 THREADS = 15

@@ -15,7 +15,7 @@ from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, wait_until
 from tests.stage import Jobs
 
-STOPS = sized(4, 50)
+STOPS = sized(2, 50)
 STOP_TIMEOUT_SECONDS = "1"  # second that running jobs get
 LONG_JOBS = 4  # that hold a thread until the last stop is over
 THREADS = 10

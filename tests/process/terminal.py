@@ -25,13 +25,17 @@ def without_size(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class Terminal:
-    """A pseudo-terminal with a program in it.  Shared with the thread that reads: `_screen`, `_ever`, under `_lock`."""
+    """A pseudo-terminal with a program in it.
+
+    Shared with the thread that reads: `_screen`, `_text`, `_ever`, under `_lock`.
+    """
 
     def __init__(self, command: Sequence[str], columns: int = 100, lines: int = 30, **environ: str) -> None:
         self._keyboard, inside = pty.openpty()
         self._screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._screen)
         self._ever: set[str] = set()  # lines that the screen has shown
+        self._text: str | None = None  # of the screen, as long as nothing has been written since it was asked for
         self._lock = threading.Lock()
         self.resize(columns, lines)
         known = {**without_size(os.environ), "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **environ}
@@ -44,12 +48,14 @@ class Terminal:
     @property
     def lines(self) -> list[str]:
         """What the screen shows, without the spaces at the ends."""
-        with self._lock:
-            return [line.rstrip() for line in self._screen.display]
+        return self.text.split("\n")
 
     @property
     def text(self) -> str:
-        return "\n".join(self.lines)
+        with self._lock:
+            if self._text is None:
+                self._text = "\n".join(line.rstrip() for line in self._screen.display)
+            return self._text
 
     def colour_of(self, word: str) -> str:
         """Return the colour of a word that the screen shows; `default` where it has none."""
@@ -62,6 +68,7 @@ class Terminal:
 
     def resize(self, columns: int, lines: int) -> None:
         with self._lock:
+            self._text = None
             self._screen.resize(lines, columns)
         fcntl.ioctl(self._keyboard, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
@@ -113,5 +120,6 @@ class Terminal:
             except OSError:  # nobody has the other end any more
                 return
             with self._lock:
+                self._text = None
                 self._stream.feed(data)
                 self._ever.update(line.rstrip() for line in self._screen.display)

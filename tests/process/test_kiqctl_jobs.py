@@ -135,7 +135,7 @@ class TestCluster:
 
 
 class TestKilled:
-    @pytest.mark.parametrize("place", ["queue:old", "retry", "schedule"])
+    @pytest.mark.parametrize("place", ["queue:old", "retry", pytest.param("schedule", marks=pytest.mark.full)])
     def test_a_migration_that_is_killed_has_each_job_in_one_place_and_can_be_done_again(
         self, slow_kiqctl: Kiqctl, kiqctl: Kiqctl, store: Store, place: str
     ) -> None:

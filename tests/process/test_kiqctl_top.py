@@ -32,7 +32,7 @@ def open_top(redis_server: RedisServer) -> Iterator[OpenTop]:
     opened: list[Terminal] = []
 
     def run(*words: str, redis: str = redis_server.url, columns: int = 100, lines: int = 30) -> Terminal:
-        command = [sys.executable, "-m", "kiqcluster.ctl", "top", "--interval", "0.2s", *words]
+        command = [sys.executable, "-m", "kiqcluster.ctl", "top", "--interval", "0.5s", *words]
         opened.append(Terminal(command, columns, lines, REDIS_URL=redis))
         return opened[-1]
 

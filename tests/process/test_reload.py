@@ -225,8 +225,8 @@ def test_groups_of_the_command_line_stay(stage: Stage, tmp_path: Path) -> None:
         "groups = [",
         'groups = ["other"]\nconcurency = 2',
         'groups = ["other"]\ntimeout = -1',
-        "groups = []",
-        "groups = ['a=x']",
+        pytest.param("groups = []", marks=pytest.mark.full),
+        pytest.param("groups = ['a=x']", marks=pytest.mark.full),
     ],
 )
 def test_a_configuration_that_cannot_be_used_changes_nothing(configured: Configured, stage: Stage, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -35,9 +36,20 @@ async def wait(number: int) -> None:
         current_task().mark([current_job().jid], "finish")
 """
 CREATOR = """
+import os, signal
+from kiqcluster.store import tasks
 from kiqcluster.tasks import Task
 
-Task.create("import", "HardWorker", [[number] for number in range(300_000)], queue="low")
+push_calls = tasks._push_calls
+
+def until_killed(*args):
+    for number, call in enumerate(push_calls(*args)):
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield call
+
+tasks._push_calls = until_killed
+Task.create("import", "HardWorker", [[number] for number in range(5_000)], queue="low")
 """
 
 
@@ -62,9 +74,7 @@ def test_async_jobs_have_events_as_others_have(stage: Stage) -> None:
 @pytest.mark.usefixtures("setup_of_stage")
 def test_a_creator_that_is_killed_leaves_no_job_counted_that_is_not_in_its_queue(stage: Stage) -> None:
     environ = {**os.environ, "REDIS_URL": stage.redis.url, "PYTHONPATH": str(ROOT)}
-    with forkserver.Popen([sys.executable, "-c", CREATOR], env=environ) as creator:
-        wait_until(lambda: stage.store.call("LLEN", "queue:low"), "the first jobs to be pushed")
-        creator.kill()
+    assert forkserver.run([sys.executable, "-c", CREATOR], env=environ).returncode == -signal.SIGKILL
     (found,) = Task.all()
 
     assert 0 < found.total == stage.store.call("LLEN", "queue:low") < found.expected

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import os
 import pty
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests import forkserver
 from tests.kit import Cluster, is_alive
 from tests.proc import wait_exited
 from tests.stage import Stage
 
 CTRL_C, CTRL_Z, CTRL_BACKSLASH = b"\x03", b"\x1a", b"\x1c"
-# Makes the terminal on standard input the controlling one of a new session, as a login does; then becomes the command.
-LOGIN = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+class LoggedIn(forkserver.Popen):
+    """A program whose session is controlled by the terminal on its standard input."""
+
+    is_login = True
+
+
+class ClusterInTerminal(Cluster):
+    _popen = LoggedIn
 
 
 class Terminal:
@@ -24,7 +32,7 @@ class Terminal:
     def __init__(self, redis: str, *arguments: str) -> None:
         self._keyboard, screen = pty.openpty()
         command = ["-r", "tests.apps.basic", "--redis", redis, *arguments]
-        self.cluster = Cluster(command, stdin=screen, through=(sys.executable, "-c", LOGIN))
+        self.cluster = ClusterInTerminal(command, stdin=screen)
         os.close(screen)
 
     def press(self, key: bytes) -> None:

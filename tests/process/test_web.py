@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -39,7 +40,8 @@ def web(stage: Stage, folder: Path, *options: str) -> Iterator[tuple[subprocess.
 
 
 def environ() -> dict[str, str]:
-    return {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("KIQ_", "REDIS_"))}
+    return {**kept, "PYTHONPATH": str(ROOT)}
 
 
 def ask(port: int, method: str, path: str, headers: dict[str, str], body: str = "") -> HTTPResponse:

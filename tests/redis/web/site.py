@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import unescape
 from html.parser import HTMLParser
@@ -137,15 +137,23 @@ class Site:
         self.app.bulk.wait(BULK_SECONDS)
         return answer
 
-    def crawl(self, start: Sequence[str] = ("/",), most: int = 60) -> dict[str, TestResponse]:
-        """Follow links, those first to pages that were seen least; return path → answer."""
+    def crawl(
+        self, start: Sequence[str] = ("/",), most: int = 60, often: Collection[str] | None = None
+    ) -> dict[str, TestResponse]:
+        """Follow links, those first to pages that were seen least; return path → answer.
+
+        often: pages that are looked at again and again, where others are only once; None for all of them.
+        """
         adapter = self.app.routes.url_map.bind("localhost")
         seen: dict[str, TestResponse] = {}
         visits: Counter[str] = Counter()
         waiting = {path: _page_of(adapter, path) for path in start}
         while waiting and len(seen) < most:
             path = min(waiting, key=lambda each: visits[waiting[each]])
-            visits[waiting.pop(path)] += 1
+            name = waiting.pop(path)
+            if often is not None and name not in often and visits[name]:
+                continue
+            visits[name] += 1
             seen[path] = answer = self.get(path)
             for link in map(unescape, LINK.findall(answer.text)):
                 if link not in seen and link not in waiting and not link.startswith("/static/"):

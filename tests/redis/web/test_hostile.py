@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,7 +35,7 @@ TEXTS = {
     "NUL": "a\x00b\x1b[31mc",
     "direction": "evil\u202egnp.exe\u2066",
     "half a pair": "\ud800x",
-    "long": "<b>" * 350_000,
+    "long": "<b>" * 140_000,
     "format": "%(count)s %s {0} %",
     "closing": "</textarea></title></script>--><script>alert(1)</script>",
 }
@@ -56,8 +56,9 @@ FIELDS: dict[str, Callable[[str], Any]] = {
 
 
 BAD_INPUT = [case.raw for case in CASES.values()]
-GROUP, NAME_GROUP = 14, 7  # cases of bad input, and names of queues, that pages show at once
+GROUP, NAME_GROUP = 14, 7  # payloads, and names of queues, that pages show at once
 ENTRY_PAGES = ("scheduled_entry", "retries_entry", "dead_entry", "dropped_entry")
+OFTEN = (*ENTRY_PAGES, *(each.removesuffix("_entry") for each in ENTRY_PAGES))  # a set of large jobs has many pages
 
 
 def payload(**fields: Any) -> bytes:
@@ -88,10 +89,12 @@ PAYLOADS: dict[str, bytes] = {
     "a thousand keys": payload(**{f"k{number}": number for number in range(1_000)}),
     "many tags": payload(tags=["<i>"] * 5_000),
 }
+TOGETHER = [*PAYLOADS.values(), *BAD_INPUT]  # shown on one page
 NAMES = [*TEXTS.values(), "", "a/b", "..", ".", "~x", "a b", "?q=1#f", "é", "a%2Fb", "%00", "x/pause"]
 SIMILAR = {
     TEXTS[name] for name in ("template", "address", "direction", "format", "closing")
 }  # to those of the short form
+SOME_NAMES = [*(TEXTS[name] for name in ("script", "quotes", "half a pair", "long")), "", "a/b", ".."]
 UNLINKED = (TEXTS["long"],)  # no path can hold it
 SOME_TEXTS = [pytest.param(name, marks=pytest.mark.full if text in SIMILAR else ()) for name, text in TEXTS.items()]
 MOST_PAGES = 40  # looked at with each of them
@@ -125,11 +128,11 @@ def add(store: Store, *payloads: bytes) -> None:
     fleet.run(store, "<i>app:101:y", *payloads)
 
 
-def check(site: Site, most: int = MOST_PAGES) -> Counter[str]:
-    """Look at all pages; return the names of those that were seen, and how many of each."""
+def check(site: Site, most: int = MOST_PAGES, often: Collection[str] | None = None) -> Counter[str]:
+    """Look at all pages; return the names of those that were seen, and how many of each.  often: as in crawl."""
     adapter = site.app.routes.url_map.bind("localhost")
     seen: Counter[str] = Counter()
-    for path, answer in site.crawl(most=most).items():
+    for path, answer in site.crawl(most=most, often=often).items():
         assert answer.status_code == 200, f"{path}: {answer.text[-400:]}"
         text = answer.data.decode()
         assert active(text) == [], path
@@ -139,7 +142,8 @@ def check(site: Site, most: int = MOST_PAGES) -> Counter[str]:
     return seen
 
 
-@pytest.mark.parametrize("name", [*PAYLOADS, *(pytest.param(each, marks=pytest.mark.full) for each in ALONE)])
+@pytest.mark.full
+@pytest.mark.parametrize("name", [*PAYLOADS, *ALONE])
 def test_a_hostile_payload_is_shown_and_runs_nothing(watched: Site, name: str) -> None:
     add(watched.store, {**PAYLOADS, **ALONE}[name])
 
@@ -148,12 +152,12 @@ def test_a_hostile_payload_is_shown_and_runs_nothing(watched: Site, name: str) -
     assert set(seen) == set(table().pages)
 
 
-@pytest.mark.parametrize("first", range(0, len(BAD_INPUT), GROUP))
-def test_bad_input_is_shown_and_runs_nothing(watched: Site, first: int) -> None:
-    group = BAD_INPUT[first : first + GROUP]
+@pytest.mark.parametrize("first", range(0, len(TOGETHER), GROUP))
+def test_hostile_payloads_and_bad_input_are_shown_and_run_nothing(watched: Site, first: int) -> None:
+    group = TOGETHER[first : first + GROUP]
     add(watched.store, *group)
 
-    seen = check(watched, MOST_PAGES * 5)
+    seen = check(watched, MOST_PAGES * 5, often=OFTEN)
 
     assert set(seen) == set(table().pages)
     assert all(seen[page] >= len(group) for page in ENTRY_PAGES), seen
@@ -178,9 +182,9 @@ def test_a_hostile_name_of_a_queue_is_shown_and_leads_to_its_jobs(site: Site, fi
         assert (path in seen) == (name not in UNLINKED), name
 
 
-@pytest.mark.parametrize(  # each page of a class, a limit and so on; the payloads above have the other texts
+@pytest.mark.parametrize(  # each page of a class, a limit and so on; the queues above have the other names
     "name",
-    [pytest.param(each, marks=pytest.mark.full if each in SIMILAR else (), id=ascii(each)[:30]) for each in NAMES],
+    [pytest.param(each, marks=() if each in SOME_NAMES else pytest.mark.full, id=ascii(each)[:30]) for each in NAMES],
 )
 def test_a_hostile_name_of_a_class_a_task_an_entry_or_a_limit_is_shown(site: Site, name: str) -> None:
     add_features(site.store, name)

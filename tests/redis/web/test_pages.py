@@ -122,8 +122,9 @@ class TestAllPages:
 
     def test_each_is_shown_in_each_language(self, full: Store) -> None:
         site = Site(full)
+        paths = list(site.crawl())
         for language in LANGUAGES:
-            for path in site.crawl():
+            for path in paths:
                 answer = site.get(path, {"Accept-Language": f"{language}-XX,en;q=0.1"})
                 assert answer.status_code == 200
                 assert f'<html lang="{language}"' in answer.text or answer.mimetype != "text/html"

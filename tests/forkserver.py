@@ -37,6 +37,7 @@ import tempfile
 import termios
 import threading
 import time
+import tomllib
 import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -344,10 +345,18 @@ def end(words: list[str]) -> None:
     os._exit(code & 0xFF)
 
 
+def parse_settings_once() -> None:
+    """Parse pyproject.toml of the repository here: each program that runs in the root looks for its settings there."""
+    loads, text = tomllib.loads, (ROOT / "pyproject.toml").read_text(encoding="utf-8-sig")
+    parsed = loads(text)
+    tomllib.loads = lambda each, **options: parsed if each == text else loads(each, **options)
+
+
 def main() -> None:
     for name in IMPORTED:
         with suppress(ImportError):  # an environment of `make test-versions` may lack an extra
             importlib.import_module(name)
+    parse_settings_once()
     gc.freeze()  # no collection in a new process copies these pages
     connection, listener = socket.socket(fileno=int(sys.argv[1])), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(sys.argv[2])

@@ -16,7 +16,7 @@ from tests.kit import TIMEOUT_SECONDS, wait_until
 from tests.process.unread import unread_cluster
 from tests.stage import Stage
 
-MANY_JOBS = 20_000  # more lines than a pipe and the job log hold
+MANY_JOBS = 13_000  # more lines than a pipe and the job log hold
 MAX_OTHER_LINES = 20  # that a worker writes while it runs these, at most
 TALKER = """
     import logging

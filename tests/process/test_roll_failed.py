@@ -24,9 +24,16 @@ BROKEN = {
     "has a startup handler that fails": "@on('startup')\ndef fail(): raise RuntimeError('no database')",
     "dies when it is ready": "@on('ready')\ndef die(): os._exit(1)",
 }
+IN_THE_LONG_FORM = {"imports in no worker", "ends while it imports"}
 
 
-@pytest.mark.parametrize("source", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(source, id=name, marks=[pytest.mark.full] if name in IN_THE_LONG_FORM else [])
+        for name, source in BROKEN.items()
+    ],
+)
 def test_a_release_that_does_not_boot_never_takes_a_slot(stage: Stage, releases: Releases, source: str) -> None:
     cluster = releases.run(stage, "default", "other", "-c", "1")
     pids = cluster.wait_ready(2)

@@ -122,7 +122,8 @@ class TestAllPages:
 
     def test_each_is_shown_in_each_language(self, full: Store) -> None:
         site = Site(full)
-        paths = list(site.crawl())
+        paths = list(site.crawl(often=()))
+        assert len(paths) == len(table().pages)
         for language in LANGUAGES:
             for path in paths:
                 answer = site.get(path, {"Accept-Language": f"{language}-XX,en;q=0.1"})

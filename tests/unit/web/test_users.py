@@ -35,10 +35,17 @@ FORWARDED = (
         "X-Cluster-Client-Ip",
     ),
 )
+QUICK = "pbkdf2:sha256:1000"  # a hash that takes no tenth of a second
 SETTINGS = {
-    "users": [f"ada admin {generate_password_hash('right', 'pbkdf2:sha256:1000')}"],
+    "users": [f"ada admin {generate_password_hash('right', QUICK)}"],
     "tokens": [f"ci view {hashlib.sha256(TOKEN.encode()).hexdigest()}"],
 }
+
+
+@pytest.fixture(autouse=True)
+def _quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the hash with which unknown names are compared made like those of the settings."""
+    monkeypatch.setattr("kiqcluster.web.users.generate_password_hash", lambda text: generate_password_hash(text, QUICK))
 
 
 def ask(
@@ -164,7 +171,7 @@ class TestGuesses:
 
     @pytest.fixture
     def client(self, clock: ManualClock) -> Client:
-        known = generate_password_hash("bobs", "pbkdf2:sha256:1000")
+        known = generate_password_hash("bobs", QUICK)
         users = [
             *SETTINGS["users"],
             *(f"{name} view {known}" for name in ("bob", *(f"user-{at}" for at in range(101)))),

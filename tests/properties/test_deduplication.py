@@ -30,7 +30,7 @@ from tests.chaos.scale import sized
 from tests.in_process_worker import Worker
 
 pytestmark = pytest.mark.timeout(sized(120, 3_600))
-WALKS, STEPS = sized(12, 400), 60
+WALKS, STEPS = sized(6, 400), 60
 KEYS = ("x", "y")
 MAX_DEPTH = 3  # runs within runs
 MAX_WORKERS = 3

@@ -26,7 +26,7 @@ from tests.server_clock import on_server_clock
 SEED_OF_RULES = "1"  # a walk that shows what each rule is for; another one may do without it
 MAX_LATE_SECONDS = 10.0
 MAX_LOOKS_PER_SECOND = 135  # of a thousand processes; the price of one: tests/redis/test_duties.py
-SEEDS = sized(3, 40)
+SEEDS = sized(2, 40)
 
 Scene = Callable[[DutyFleet], None]
 
@@ -224,11 +224,11 @@ def changed(old: str, new: str) -> Script:
     ("take_out", "name"),
     [
         (look_late, "10 slots with lives of 3 s"),
-        (pause_by_processes, "300 processes, of which all leave but 1"),
-        (leave_any_rounds, "300 processes, of which all die but 1"),
-        (leave_no_rounds, "1 000 processes"),
+        pytest.param(pause_by_processes, "300 processes, of which all leave but 1", marks=pytest.mark.full),
+        pytest.param(leave_any_rounds, "300 processes, of which all die but 1", marks=pytest.mark.full),
+        pytest.param(leave_no_rounds, "1 000 processes", marks=pytest.mark.full),
         (believe_any_time, "a clock that is set"),
-        (claim_nothing, "1 000 processes"),
+        pytest.param(claim_nothing, "1 000 processes", marks=pytest.mark.full),
         (await_a_first_time, "a Redis that comes back empty"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

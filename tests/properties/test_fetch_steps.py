@@ -19,7 +19,7 @@ from tests.chaos.scale import sized
 from tests.unit.worker.fetch.stage import LONG, Stage
 
 pytestmark = pytest.mark.timeout(sized(120, 3_600))
-WALKS = sized(30, 1_000)  # for each kind
+WALKS = sized(15, 1_000)  # for each kind
 STEPS = 150  # of a walk, until it becomes calm
 
 

@@ -229,9 +229,9 @@ def report_no_starvation(monkeypatch: pytest.MonkeyPatch) -> float:
     [
         (lose_wakes, "stranded|not drained"),
         (start_stale_units, "does not hold it any more|stranded"),
-        (believe_slow_replies, "does not hold it any more|stranded"),
-        (keep_waiting_units, "stranded|not drained"),
-        (report_no_starvation, "stranded|not drained"),
+        pytest.param(believe_slow_replies, "does not hold it any more|stranded", marks=pytest.mark.full),
+        pytest.param(keep_waiting_units, "stranded|not drained", marks=pytest.mark.full),
+        pytest.param(report_no_starvation, "stranded|not drained", marks=pytest.mark.full),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

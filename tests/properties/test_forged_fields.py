@@ -50,7 +50,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("deferred", "deferred_count", "promised_by"), NEWER),
     "expires_in": {"expiry": 1.0},
 }
-EVERY = sized(6, 1)  # so many values, one is tried
+EVERY = sized(12, 1)  # so many values, one is tried
 TROUBLE = ("end of ", "begin rows", "report")  # contexts of errors that no payload may cause
 DEEP = "[" * 300 + "]" * 300
 VALUES = {

@@ -26,7 +26,8 @@ from tests.in_process_worker import Worker
 
 pytestmark = pytest.mark.timeout(sized(120, 3_600))
 WALKS = sized(2, 40)
-EQUALS, OTHERS, LIMIT, THREADS = 100, 100, 2, 10
+EQUALS = OTHERS = sized(40, 100)
+LIMIT, THREADS = 2, 10
 MAX_BEGINS = 8  # of a job, on average: seldom 5, and 12 to 42 where jobs go to and fro
 
 

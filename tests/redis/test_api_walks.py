@@ -6,6 +6,7 @@ import threading
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,11 @@ from tests.stored_jobs import (
     pop_jobs,
     queued_numbers,
 )
+
+
+def full(value: int) -> Any:
+    """Return a value of the long form."""
+    return pytest.param(value, marks=pytest.mark.full)
 
 
 @pytest.fixture
@@ -51,7 +57,7 @@ class TestQueues:
     SIZE = 3_000
 
     @pytest.mark.parametrize("order", [iter, reversed])
-    @pytest.mark.parametrize("burst", [1, 90, 135, 700])
+    @pytest.mark.parametrize("burst", [full(1), full(90), 135, full(700)])
     def test_pushes_while_reading_make_none_come_twice(
         self, queue: Queue, store: Store, order: Callable[[Queue], Iterator[JobRecord]], burst: int
     ) -> None:
@@ -67,7 +73,7 @@ class TestQueues:
         assert max(seen.values()) == 1
 
     @pytest.mark.parametrize("order", [iter, reversed])
-    @pytest.mark.parametrize("burst", [1, 90, 135, 300])
+    @pytest.mark.parametrize("burst", [full(1), full(90), 135, full(300)])
     def test_fetching_while_reading_hides_none_that_stays(
         self, queue: Queue, store: Store, order: Callable[[Queue], Iterator[JobRecord]], burst: int
     ) -> None:
@@ -100,7 +106,7 @@ class TestQueues:
         assert {number: seen[number] for number in range(self.SIZE)} == dict.fromkeys(range(self.SIZE), 1)
 
     @pytest.mark.parametrize("order", [iter, reversed])
-    @pytest.mark.parametrize("every", [1, 2, 7])
+    @pytest.mark.parametrize("every", [full(1), 2, full(7)])
     def test_the_reader_may_delete_what_it_reads(
         self, queue: Queue, store: Store, order: Callable[[Queue], Iterator[JobRecord]], every: int
     ) -> None:
@@ -190,7 +196,7 @@ class TestQueues:
         assert set(range(6_000, 20_000)) <= seen.keys()
         assert max(seen.values()) == 1
 
-    @pytest.mark.parametrize("taken", [625, 626, 627, 633, 641, 642])
+    @pytest.mark.parametrize("taken", [full(625), full(626), 627, full(633), 641, full(642)])
     def test_a_page_that_ends_within_what_was_read_repeats_nothing(
         self, queue: Queue, store: Store, taken: int
     ) -> None:
@@ -218,7 +224,7 @@ class TestSets:
 
     @pytest.mark.parametrize("order", [iter, reversed])
     @pytest.mark.parametrize("score", [None, 7.0])
-    @pytest.mark.parametrize("every", [1, 2, 7])
+    @pytest.mark.parametrize("every", [full(1), 2, full(7)])
     def test_the_reader_may_delete_what_it_reads(
         self,
         retries: RetrySet,
@@ -236,7 +242,7 @@ class TestSets:
 
     @pytest.mark.parametrize("order", [iter, reversed])
     @pytest.mark.parametrize("score", [None, 7.0])
-    @pytest.mark.parametrize("burst", [1, 90, 700])
+    @pytest.mark.parametrize("burst", [full(1), full(90), 700])
     def test_others_may_take_and_add_at_both_ends(
         self,
         retries: RetrySet,

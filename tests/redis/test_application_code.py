@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -104,6 +104,15 @@ def running() -> Any:
     found = current_job()
     assert found is not None
     return found
+
+
+def cases(places: Mapping[str, object]) -> list[Any]:
+    """Return a place and a kind for each case: in the short form, one of three kinds for each place."""
+    return [
+        pytest.param(prepare, kind, id=f"{name}-{kind}", marks=[] if (row + column) % 3 == 0 else pytest.mark.full)
+        for row, (name, prepare) in enumerate(places.items())
+        for column, kind in enumerate(KINDS)
+    ]
 
 
 PLACES: dict[str, Callable[[Scene], None]] = {}
@@ -526,8 +535,7 @@ def account(store: Store, first: Any, task: Task, jid: str) -> None:
         assert told in ("failed", "dropped")
 
 
-@pytest.mark.parametrize("prepare", PLACES.values(), ids=PLACES)
-@pytest.mark.parametrize("scene", KINDS, indirect=True)
+@pytest.mark.parametrize(("prepare", "scene"), cases(PLACES), indirect=["scene"])
 def test_wherever_code_of_the_application_fails_nothing_is_lost_held_or_waited_for(
     scene: Scene, store: Store, prepare: Callable[[Scene], None]
 ) -> None:
@@ -572,8 +580,7 @@ def argument_of_one_of_many(scene: Scene) -> Callable[[Any], object]:
     return lambda first: first.perform_bulk([[1], [lying(dict, scene.bad)(key=1)]])
 
 
-@pytest.mark.parametrize("prepare", PUSHES.values(), ids=PUSHES)
-@pytest.mark.parametrize("scene", KINDS, indirect=True)
+@pytest.mark.parametrize(("prepare", "scene"), cases(PUSHES), indirect=["scene"])
 def test_a_push_whose_code_fails_raises_that_and_writes_nothing(
     scene: Scene, store: Store, prepare: Callable[[Scene], Callable[[Any], object]]
 ) -> None:
@@ -642,8 +649,7 @@ def source_outside_of_redis(scene: Scene, runtime: Runtime) -> Move:
     return lambda: (mover.look(), mover.look())
 
 
-@pytest.mark.parametrize("prepare", MOVES.values(), ids=MOVES)
-@pytest.mark.parametrize("scene", KINDS, indirect=True)
+@pytest.mark.parametrize(("prepare", "scene"), cases(MOVES), indirect=["scene"])
 def test_a_thread_whose_call_fails_reports_that_and_moves_all_other_jobs(
     scene: Scene, store: Store, prepare: Callable[[Scene, Runtime], Move]
 ) -> None:

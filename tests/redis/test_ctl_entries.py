@@ -35,6 +35,15 @@ VERBS = [
 WRAPPER = "Sidekiq::ActiveJob::Wrapper"
 
 
+def with_verbs(*values: list[str]) -> list[Any]:
+    """Return a group, a verb and a value for each case: in the short form, one value with each verb."""
+    return [
+        pytest.param(*verb, value, marks=[] if place == number % len(values) else pytest.mark.full)
+        for number, verb in enumerate(VERBS)
+        for place, value in enumerate(values)
+    ]
+
+
 def failed(number: int, **more: Any) -> bytes:
     error = {"error_class": "OSError", "error_message": "away", "failed_at": NOW, "retry_count": 3}
     return job(number, created_at=NOW - 100, **{**error, **more})
@@ -338,8 +347,7 @@ class TestVerbs:
         assert document["done"] == 1_200 - skipped
         self.check(store, group, verb, list(range(1_200)), [])
 
-    @pytest.mark.parametrize(("group", "verb"), VERBS)
-    @pytest.mark.parametrize("filters", [["--all"], ["--class", "Job"], ["--text", "Job"]])
+    @pytest.mark.parametrize(("group", "verb", "filters"), with_verbs(["--all"], ["--class", "Job"], ["--text", "Job"]))
     def test_without_a_yes_it_says_how_many_and_does_nothing(
         self, kiqctl: Kiqctl, store: Store, group: str, verb: str, filters: list[str]
     ) -> None:
@@ -367,8 +375,10 @@ class TestVerbs:
         assert result.exit_code == 2
         assert words in " ".join(result.stderr.split())
 
-    @pytest.mark.parametrize(("group", "verb"), VERBS)
-    @pytest.mark.parametrize("words", [[], ["j1", "--all"], ["j1", "--class", "Job"], ["--all", "--tag", "x"]])
+    @pytest.mark.parametrize(
+        ("group", "verb", "words"),
+        with_verbs([], ["j1", "--all"], ["j1", "--class", "Job"], ["--all", "--tag", "x"]),
+    )
     def test_whom_it_means_has_to_be_said_in_one_way(
         self, kiqctl: Kiqctl, store: Store, group: str, verb: str, words: list[str]
     ) -> None:

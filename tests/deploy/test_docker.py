@@ -14,6 +14,7 @@ import pytest
 
 from kiqcluster.process.config import STOP_GRACE_SECONDS
 from kiqcluster.process.config_sources import load
+from tests import forkserver
 from tests.deploy.stage import need
 from tests.kit import ROOT, free_port, http_get, is_alive, require, unavailable, wait_until
 from tests.proc import children
@@ -244,14 +245,14 @@ class TestD11:
         socket = container.environ["KIQ_CONTROL"]
 
         for words in (program(*check), program("kiqctl", "quiet", "--socket", socket), program(*check)):
-            done = subprocess.run(words, env=container.environ, cwd=ROOT, capture_output=True, text=True)
+            done = forkserver.run(words, env=container.environ, cwd=ROOT)
             assert done.returncode == 0, done.stdout + done.stderr
         assert not container.is_ready()
 
-    def test_its_check_fails_when_nobody_is_there(self, container: Container, image: Image) -> None:
+    def test_its_check_fails_when_nobody_is_there(self, image: Image) -> None:
         _, *check = image.values("HEALTHCHECK")
-        environ = {**container.environ, "KIQ_LISTEN": f"127.0.0.1:{free_port()}"}
+        environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "KIQ_LISTEN": f"127.0.0.1:{free_port()}"}
 
-        done = subprocess.run(program(*check), env=environ, cwd=ROOT, capture_output=True)
+        done = forkserver.run(program(*check), env=environ, cwd=ROOT)
 
         assert done.returncode == 1

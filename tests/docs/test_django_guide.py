@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import forkserver
 from tests.docs.test_docs import blocks
 from tests.kit import ROOT, TIMEOUT_SECONDS, require_module
 
@@ -55,9 +55,7 @@ def project(tmp_path: Path) -> Path:
 def run(project: Path, *words: str) -> str:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("KIQ_", "REDIS"))}
     environ |= {"DJANGO_SETTINGS_MODULE": "settings", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, *words], cwd=project, env=environ, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
-    )
+    done = forkserver.run([sys.executable, *words], cwd=project, env=environ, timeout=TIMEOUT_SECONDS)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 

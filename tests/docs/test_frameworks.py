@@ -79,9 +79,7 @@ def test_its_worker_runs_the_job_of_a_request(page: Path, tmp_path: Path, redis_
 def test_flask_has_kiqctl(page: Path, tmp_path: Path, redis_server: RedisServer) -> None:
     (line,) = [line for line in blocks(page, "console") if "kiqctl" in line]
 
-    done = subprocess.run(
-        command(line), cwd=tmp_path, env=environ(tmp_path, redis_server), capture_output=True, text=True
-    )
+    done = forkserver.run(command(line), cwd=tmp_path, env=environ(tmp_path, redis_server))
 
     assert done.returncode == 0, done.stderr
     assert "processed" in done.stdout.lower()
@@ -95,13 +93,8 @@ def test_workers_may_import_the_web_application(
     with (tmp_path / "main.py").open("a") as main:
         main.write("\n\ndef make_app() -> FastAPI:\n    return app\n")
 
-    done = subprocess.run(
-        [*command("kiqcluster -r"), requirement, "--list-queues", "mailers"],
-        cwd=tmp_path,
-        env=environ(tmp_path, redis_server),
-        capture_output=True,
-        text=True,
-    )
+    words = [*command("kiqcluster -r"), requirement, "--list-queues", "mailers"]
+    done = forkserver.run(words, cwd=tmp_path, env=environ(tmp_path, redis_server))
 
     assert done.returncode == 0, done.stderr
     assert "mailers" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import zipfile
 from importlib import metadata
@@ -9,7 +10,6 @@ from pathlib import Path
 
 import kiqcluster
 from kiqcluster.store import Store
-from tests import forkserver
 from tests.kit import RedisServer
 
 PACKAGE = Path(kiqcluster.__file__).parent
@@ -43,7 +43,8 @@ def test_a_client_and_the_pages_work_out_of_an_archive(tmp_path: Path, store: St
             if file.is_file() and file.suffix != ".pyc":
                 archive.write(file, file.relative_to(PACKAGE.parent))
     environ = {"PATH": "/usr/bin:/bin", "REDIS_URL": redis_server.url, "PYTHONDONTWRITEBYTECODE": "1"}
-    done = forkserver.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, env=environ, timeout=60)
+    command = [sys.executable, "-c", PROGRAM]  # by no fork server, which has imported the package from elsewhere
+    done = subprocess.run(command, cwd=tmp_path, env=environ, timeout=60, capture_output=True, text=True)
 
     assert done.stdout.split() == ["200", "200", "True"], done.stderr
     assert store.call("LLEN", "queue:default") == 3

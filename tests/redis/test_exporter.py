@@ -594,26 +594,17 @@ def test_an_address_that_cannot_be_used_is_refused_with_its_code(
         taken.listen()
         address = listen(taken.getsockname()[1])
         command = [sys.executable, "-m", "kiqcluster.ctl", "exporter", "--listen", address]
-        done = subprocess.run(
-            [*command, "--redis", redis_server.url], cwd=ROOT, capture_output=True, timeout=TIMEOUT_SECONDS
-        )
+        done = forkserver.run([*command, "--redis", redis_server.url], cwd=ROOT, timeout=TIMEOUT_SECONDS)
 
     assert done.returncode == code, done.stderr
-    assert b"Traceback" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_password_that_is_wrong_at_the_start_is_refused_with_its_code(own_server: RedisServer) -> None:
     own_server.store().call("CONFIG", "SET", "requirepass", "secret")
     command = [sys.executable, "-m", "kiqcluster.ctl", "exporter", "--listen", f"127.0.0.1:{free_port()}"]
 
-    done = subprocess.run(
-        [*command, "--redis", own_server.url],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
+    done = forkserver.run([*command, "--redis", own_server.url], cwd=ROOT, timeout=TIMEOUT_SECONDS)
 
     assert done.returncode == ExitCode.REDIS_REFUSED
     assert "redis://:PASSWORD@" in done.stderr

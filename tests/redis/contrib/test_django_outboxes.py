@@ -16,6 +16,7 @@ import pytest
 from kiqcluster.contrib.outbox.relay import NoTables
 from kiqcluster.errors import UsageError
 from kiqcluster.process.runtime import Setup
+from tests import forkserver
 from tests.django_stage import SETTINGS, django_project
 from tests.kit import ROOT, RedisServer
 
@@ -180,9 +181,7 @@ class TestCommand:
             told = {"DJANGO_SETTINGS_MODULE": settings, "TEST_DATABASE": str(tmp_path / "shop.db")}
             paths = os.pathsep.join([str(ROOT), str(tmp_path)])
             environ = {**os.environ, **told, "REDIS_URL": kiq_redis.url, "PYTHONPATH": paths}
-            return subprocess.run(
-                [sys.executable, "-m", *words], env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
-            )
+            return forkserver.run([sys.executable, "-m", *words], env=environ, cwd=tmp_path)
 
         return run
 

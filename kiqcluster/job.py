@@ -31,7 +31,6 @@ from kiqcluster.application.options import (
 )
 from kiqcluster.application.registry import Definition
 from kiqcluster.application.signatures import signature_of
-from kiqcluster.client.async_writes import aenqueue, aenqueue_bulk
 from kiqcluster.client.chains import AsyncNext, Chain, HasPerform, Link, Next
 from kiqcluster.client.client import Client
 from kiqcluster.client.handle import Handle
@@ -126,13 +125,13 @@ class Enqueuer(Link[P, R]):
         """
         definition, name, options = self.definition, self.definition.name, self.options
         arguments = definition.positional(args, kwargs)
-        jid = await aenqueue(Client(), name, options, arguments, definition, self.wait_replicas)
+        jid = await Client().aenqueue(name, options, arguments, None, None, self.wait_replicas, definition)
         return None if jid is None else self._handle(jid)
 
     async def aenqueue_bulk(self, argument_lists: Iterable[Sequence[Any]]) -> list[Jid | None]:
         """Do what perform_bulk does, in a coroutine."""
         definition, name, options = self.definition, self.definition.name, self.options
-        return await aenqueue_bulk(Client(), name, options, argument_lists, definition, self.wait_replicas)
+        return await Client().aenqueue_bulk(name, options, argument_lists, None, definition, self.wait_replicas)
 
     def perform_in(self, delay: float | timedelta, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """Enqueue the job to run after a delay, in seconds or as a timedelta."""

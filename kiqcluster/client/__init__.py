@@ -4,6 +4,7 @@ Read in this order:
 router      the queue of a job class, by the routing rules
 items       what the item of a push says, and what it lacks
 client      Client: pushes jobs, through client middleware and the client halves of the features
+destination    where the jobs of a push go: Redis, an outbox, the memory of a test
 writes      pushed jobs to Redis, many in one round trip
 cron_jobs   what a cron entry enqueues
 async_writes   pushes of coroutines: one thread writes for all of them

@@ -1,8 +1,8 @@
 """Async writes: pushes of coroutines.  A thread for each Redis writes for them, so their event loop never waits for it.
 
-1. aenqueue, aenqueue_bulk   the payload is made as for any push (Client.prepare), in the coroutine
-2. Writer                    pushes that came meanwhile are written together, in one round trip
-3. Request                   the coroutine goes on with the outcome of its own jobs
+1. awrite_all   what a coroutine calls instead of write_all
+2. Writer       pushes that came meanwhile are written together, in one round trip
+3. Request      the coroutine goes on with the outcome of its own jobs
 
 A push whose coroutine is cancelled may be written all the same, as one whose reply is lost.
 """
@@ -11,64 +11,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from threading import Event
 
-from kiqcluster.application.registry import Definition
-from kiqcluster.client.client import Client
 from kiqcluster.client.store_service import StoreService
 from kiqcluster.client.writes import MAX_BYTES_PER_ROUND_TRIP, MAX_JOBS_PER_ROUND_TRIP, Refused, write_all
 from kiqcluster.errors import NotReplicated, ReplyLost, StoreError
 from kiqcluster.process.delivery import Ready
-from kiqcluster.sidekiq.payload import Jid
-from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
 
-__all__ = ["aenqueue", "aenqueue_bulk"]
+__all__ = ["awrite_all"]
 
 
-async def aenqueue(
-    client: Client,
-    name: str,
-    options: Mapping[str, JSON],
-    arguments: list[JSON],
-    definition: Definition | None = None,
-    wait_replicas: int = 0,
-    at: float | None = None,
-    jid: Jid | None = None,
-) -> Jid | None:
-    """Push one job, as Client.enqueue does."""
-    ready = client.prepare(name, options, arguments, at, jid, definition)
-    if ready is None:
-        return None
-    refused = await _write(client, [ready], name, definition, wait_replicas)
-    return refused.get(ready.jid, ready.jid)
-
-
-async def aenqueue_bulk(
-    client: Client,
-    name: str,
-    options: Mapping[str, JSON],
-    argument_lists: Iterable[Sequence[JSON]],
-    definition: Definition | None = None,
-    wait_replicas: int = 0,
-) -> list[Jid | None]:
-    """Push jobs of one class, as Client.enqueue_bulk does."""
-    jobs = client.prepare_bulk(name, options, argument_lists, definition=definition)
-    refused = await _write(client, [job for job in jobs if job is not None], name, definition, wait_replicas)
-    return [None if job is None else refused.get(job.jid, job.jid) for job in jobs]
-
-
-async def _write(
-    client: Client, jobs: Sequence[Ready], name: str, definition: Definition | None, wait_replicas: int
-) -> Refused:
-    if client.puts_off(jobs, wait_replicas, name, definition):
-        return {}
-    store = client.deliver(jobs, name, definition)
-    if store is None or not jobs:
+async def awrite_all(store: Store, jobs: Sequence[Ready], wait_replicas: int) -> Refused:
+    """Write jobs as `write_all` does, in a coroutine, whose event loop goes on meanwhile."""
+    if not jobs:
         return {}
     loop = asyncio.get_running_loop()
     request = Request(store, jobs, wait_replicas, loop, loop.create_future())

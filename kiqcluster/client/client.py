@@ -3,7 +3,7 @@
 1. draft      a payload from name, arguments and options
 2. middleware each may change it, or stop it by returning None
 3. check      arguments survive JSON and Ruby (after middleware, which may have changed them), and their size is allowed
-4. write      the commands, in one round trip (writes.py)
+4. write      to its destination (destination.py): Redis, in one round trip; an outbox; the memory of a test
 
 A bulk push passes steps 1 to 3 as a whole before its first write, so a refused job means that none is enqueued.
 Without client middleware, the common part of the payloads of a bulk push is encoded once (payload.Stencil).
@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 
 from kiqcluster.application.argument_types import TypedDefinition
 from kiqcluster.application.registry import Definition
+from kiqcluster.client.destination import Destination, destination_of, store_of, target_of
 from kiqcluster.client.items import check_presentable, read_item
-from kiqcluster.client.router import shard_of
-from kiqcluster.client.writes import Refused, write_all
+from kiqcluster.client.writes import Refused
 from kiqcluster.errors import (
     InvalidArguments,
     InvalidPush,
@@ -38,7 +38,7 @@ from kiqcluster.features.payload.context import with_context
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.config import MIN_LIMITED_BYTES
-from kiqcluster.process.delivery import ASIDE, VIA, Ready
+from kiqcluster.process.delivery import VIA, Ready
 from kiqcluster.process.durations import due_at, scheduled_at
 from kiqcluster.process.runtime import Push, Setup, current_setup
 from kiqcluster.sidekiq import ruby_json
@@ -143,7 +143,26 @@ class Client:
         options: payload keys, retry and queue included.  at: as for due_at.  definition: for the form of the payload.
         """
         ready = self.prepare(name, options, arguments, at, jid, definition)
-        return ready and self._write([ready], wait_replicas, name, definition).get(ready.jid, ready.jid)
+        if ready is None:
+            return None
+        return self._destination(name, definition).write([ready], wait_replicas).get(ready.jid, ready.jid)
+
+    async def aenqueue(
+        self,
+        name: str,
+        options: Mapping[str, JSON],
+        arguments: list[JSON],
+        at: Any = None,
+        jid: str | None = None,
+        wait_replicas: int = 0,
+        definition: Definition | None = None,
+    ) -> Jid | None:
+        """Push one job in a coroutine, as `enqueue` does."""
+        ready = self.prepare(name, options, arguments, at, jid, definition)
+        if ready is None:
+            return None
+        refused = await self._destination(name, definition).awrite([ready], wait_replicas)
+        return refused.get(ready.jid, ready.jid)
 
     def prepare(
         self,
@@ -177,8 +196,22 @@ class Client:
         has the jids written so far.
         """
         jobs = self.prepare_bulk(name, options, argument_lists, at, definition)
-        refused = self._write([job for job in jobs if job is not None], wait_replicas, name, definition)
-        return [None if job is None else refused.get(job.jid, job.jid) for job in jobs]
+        written = [job for job in jobs if job is not None]
+        return _jids(jobs, self._destination(name, definition).write(written, wait_replicas))
+
+    async def aenqueue_bulk(
+        self,
+        name: str,
+        options: Mapping[str, JSON],
+        argument_lists: Iterable[Sequence[JSON]],
+        at: Any = None,
+        definition: Definition | None = None,
+        wait_replicas: int = 0,
+    ) -> list[Jid | None]:
+        """Push jobs of one class in a coroutine, as `enqueue_bulk` does."""
+        jobs = self.prepare_bulk(name, options, argument_lists, at, definition)
+        written = [job for job in jobs if job is not None]
+        return _jids(jobs, await self._destination(name, definition).awrite(written, wait_replicas))
 
     def prepare_bulk(
         self,
@@ -250,7 +283,7 @@ class Client:
             self._check(name, push.payload["args"])
             features = current_stacks().client_of(definition)
             if features or jid is not None:
-                push.keys = (self._target(name, definition) or self._setup.current_store()).keys
+                push.keys = target_of(self._setup, name, definition, self._store).keys
                 push.rows += () if jid is None else cancellation.rows_of_push(push.keys, jid)
             if definition is not None:
                 for feature in features:
@@ -341,53 +374,17 @@ class Client:
             filled = _each(filled, lambda encoded: self._limited(name, encoded, definition))
         return list(map(Ready._make, zip(jids, repeat(options["queue"]), times, filled, repeat(()))))
 
-    def _target(self, name: str, definition: Definition | None) -> Store | None:
-        """Return the shard of a push, None for the default one.  Raises UnroutedCall."""
-        return self._store or VIA.get() or shard_of(self._setup, name, definition)
-
     def store_of(self, name: str, definition: Definition | None) -> Store:
         """Return the shard of a push; for those who write themselves.  Raises UnroutedCall; UsageError in memory."""
-        if self._setup.delivery is not None:
-            raise UsageError(
-                f"{name}: this needs Redis, and the jobs of this test do not go there; with pytest, use the fixture "
-                "kiq_store instead of kiq_fake or kiq_inline; otherwise `with RedisServer() as server, real(), "
-                "Client.via(server.store()):`, from kiqcluster.testing"
-            )
-        return self._target(name, definition) or self._setup.current_store()
+        return store_of(self._setup, name, definition, self._store)
 
-    def deliver(self, jobs: Sequence[Ready], name: str, definition: Definition | None) -> Store | None:
-        """Return the shard that gets these jobs; None if a test has taken them.  Raises UnroutedCall."""
-        return self._deliver_to(self._target(name, definition), jobs)
+    def _destination(self, name: str, definition: Definition | None) -> Destination:
+        return destination_of(self._setup, name, definition, self._store)
 
-    def _deliver_to(self, target: Store | None, jobs: Sequence[Ready]) -> Store | None:
-        delivery = self._setup.delivery
-        if delivery is not None and delivery.deliver(jobs, target):
-            return None
-        return target or self._setup.current_store()
 
-    def _write(self, jobs: Sequence[Ready], wait_replicas: int, name: str, definition: Definition | None) -> Refused:
-        """Write jobs, a chunk per round trip; return those that a guard has refused.
-
-        Raises StoreError, whose `enqueued` has the jids that are certainly enqueued.
-        """
-        aside = ASIDE.get()
-        if aside is not None:
-            aside(jobs, self._target(name, definition) or self._setup.current_store(), wait_replicas)
-            return {}
-        if self.puts_off(jobs, wait_replicas, name, definition):
-            return {}
-        return self._write_to(self._target(name, definition), jobs, wait_replicas)
-
-    def puts_off(self, jobs: Sequence[Ready], wait_replicas: int, name: str, definition: Definition | None) -> bool:
-        """Return whether these jobs are written later, to the shard of this call.  Raises UnroutedCall."""
-        deferral = self._setup.deferral
-        if deferral is None or not jobs:
-            return False
-        return deferral(definition, partial(self._write_to, self._target(name, definition), jobs, wait_replicas))
-
-    def _write_to(self, target: Store | None, jobs: Sequence[Ready], wait_replicas: int) -> Refused:
-        store = self._deliver_to(target, jobs)
-        return {} if store is None else write_all(store, jobs, wait_replicas)
+def _jids(jobs: Sequence[Ready | None], refused: Refused) -> list[Jid | None]:
+    """Return the jid of each job of a push; of one that a guard has refused, that of the job which holds its claim."""
+    return [None if job is None else refused.get(job.jid, job.jid) for job in jobs]
 
 
 def _replicas(definition: Definition | None, wanted: int | None) -> int:

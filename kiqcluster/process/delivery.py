@@ -5,7 +5,7 @@ Delivery         a receiver of jobs, for tests (Setup.delivery)
 Refusal          the receiver of a test that has chosen none; runs_a_test: whether this process needs that
 Deferral         puts writes off until a transaction is committed (Setup.deferral)
 VIA              the shard that the caller has chosen (Client.via)
-ASIDE            what takes the jobs of one call instead of Redis, as an outbox does
+OUTBOX           what takes the jobs of the surrounding call of an outbox
 OutsideSource    jobs that wait outside of Redis, for workers to push (Setup.due_sources)
 allow_unrouted   lets calls of a context use the default shard, also with `strict_routing`
 """
@@ -28,15 +28,15 @@ from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.store import Store
 
 __all__ = [
-    "ASIDE",
+    "OUTBOX",
     "UNROUTED_ALLOWED",
     "VIA",
-    "Aside",
     "Deferral",
     "Delivery",
     "OutsideSource",
     "Ready",
     "Refusal",
+    "TakeJobs",
     "allow_unrouted",
     "runs_a_test",
 ]
@@ -129,9 +129,9 @@ class Deferral(Protocol):
         ...
 
 
-Aside = Callable[[Sequence[Ready], Store, int], object]  # called with jobs, their shard, and wait_replicas
-# What the surrounding call of an outbox does with pushes, None for the usual.
-ASIDE: ContextVar[Aside | None] = ContextVar("kiqcluster_aside", default=None)
+TakeJobs = Callable[[Sequence[Ready], Store, int], object]  # called with jobs, their shard, and wait_replicas
+# What the surrounding call of an outbox does with pushes, None outside of one.
+OUTBOX: ContextVar[TakeJobs | None] = ContextVar("kiqcluster_outbox", default=None)
 
 
 class OutsideSource(Protocol):

@@ -18,7 +18,7 @@ from kiqcluster.contrib.outbox.rows import columns
 from kiqcluster.errors import UsageError
 from kiqcluster.job import Enqueuer
 from kiqcluster.process.clock import SystemClock
-from kiqcluster.process.delivery import ASIDE, Ready
+from kiqcluster.process.delivery import OUTBOX, Ready
 from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.store import Store
 
@@ -38,11 +38,11 @@ def become_rows(write: WriteRows) -> Iterator[None]:
         now = SystemClock.now()
         write([columns(job, store, wait_replicas, now) for job in jobs])
 
-    token = ASIDE.set(take)
+    token = OUTBOX.set(take)
     try:
         yield
     finally:
-        ASIDE.reset(token)
+        OUTBOX.reset(token)
 
 
 class Outbox:

@@ -21,7 +21,6 @@ from django.core import checks
 from django.db import transaction
 
 from kiqcluster.application.registry import Definition, current_registry
-from kiqcluster.client.async_writes import aenqueue
 from kiqcluster.client.client import Client
 from kiqcluster.contrib.django.checks import check_backend
 from kiqcluster.contrib.django.commits import CommitDeferral, is_open, named_by_call
@@ -125,7 +124,7 @@ class TaskBackend(BaseTaskBackend):
         if self._target(task) is not None or self._may_wait(task):
             return await sync_to_async(self.enqueue, thread_sensitive=True)(task, args, kwargs)
         result, definition, push = self._prepared(task, args, kwargs)
-        jid = await aenqueue(Client(), *push.head, definition, 0, push.at, result.id)
+        jid = await Client().aenqueue(*push.head, push.at, result.id, 0, definition)
         if jid is not None:
             set_fields(result, id=jid, enqueued_at=time_of(push.now))
             await task_enqueued.asend(type(self), task_result=result)

@@ -70,7 +70,9 @@ MAX_DESCRIPTORS = 16  # of a request
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 # Makes the terminal on standard input the controlling one of a new session, as a login does; then becomes the command.
 LOGIN = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-MADE_ANEW = {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}  # without them a program is what it is by default
+# Without these a program is what it is here: streams are made anew, Python reads and writes UTF-8 where no locale is
+# set (PEP 538), and OpenSSL asks for its certificates when it connects.
+MAY_LACK = {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "LANG", "SSL_CERT_DIR", "SSL_CERT_FILE"}
 INTERPRETER_VARIABLES = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "OPENSSL", "SSL_")
 
 
@@ -144,7 +146,7 @@ def _can_serve(words: list[str], environ: Mapping[str, str], directory: Path) ->
     if any((path / name).exists() for path in first_searched if path.resolve() != ROOT for name in known):
         return False
     names = {name for name in {*environ, *os.environ} if name.startswith(INTERPRETER_VARIABLES)} - {"PYTHONPATH"}
-    names -= {name for name in MADE_ANEW if name not in environ}
+    names -= {name for name in MAY_LACK if name not in environ}
     return all(environ.get(name) == os.environ.get(name) for name in names)
 
 

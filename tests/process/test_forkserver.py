@@ -140,3 +140,16 @@ def test_a_program_whose_interpreter_would_differ_is_started_plainly(
         process.kill()
 
     assert "tests.forkserver" not in command
+
+
+@pytest.mark.parametrize("name", ["LANG", "SSL_CERT_FILE"])
+def test_a_program_that_lacks_a_variable_which_changes_nothing_is_started_by_the_server(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, os.environ.get(name, "C.UTF-8"))
+    environ = {each: value for each, value in os.environ.items() if each != name}
+
+    with forkserver.Popen([sys.executable, "-c", "input()"], env=environ, stdin=subprocess.PIPE) as process:
+        command = psutil.Process(process.pid).cmdline()
+
+    assert "tests.forkserver" in command

@@ -30,7 +30,8 @@ class Refusals:
         self.lay(self.admin)
         keys = self.admin.call("KEYS", "*")
         dumps = self.admin.pipeline([("DUMP", key) for key in keys])
-        self._restore = [("RESTORE", key, 0, dump) for key, dump in zip(keys, dumps, strict=True)]
+        lives = [max(0, each) for each in self.admin.pipeline([("PTTL", key) for key in keys])]  # 0: no expiry
+        self._restore = [("RESTORE", *each) for each in zip(keys, lives, dumps, strict=True)]
 
     @property
     def url(self) -> str:

@@ -193,7 +193,15 @@ def test_a_board_tells_what_ran_when_a_process_died(stage: Stage) -> None:
 
 
 def held(pid: int) -> dict[tuple[int, int], str]:
-    """Return the open files of a process beside its standard streams: what tells a file from others → its kind."""
+    """Return the open files of a process beside its standard streams: what tells a file from others → its kind.
+
+    A folder that a process lists at the moment is not among them: it is open in one look, and closed in another.
+    """
+    looks = [opened(pid) for _ in range(5)]
+    return {key: kind for key, kind in looks[0].items() if all(key in look for look in looks)}
+
+
+def opened(pid: int) -> dict[tuple[int, int], str]:
     found = {}
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         if int(entry.name) > 2:

@@ -248,13 +248,12 @@ class Simulator:
             yield SWEEP_SECONDS, sock, words
 
     def _beats(self, sock: socket.socket, keys: Keys, identity: str) -> Course:
-        hashes = (keys.beats_of_format_1, keys.seen_of_format_1)
         limits = (
             round(1e3 * RECOVER_AFTER_SECONDS),
             MAX_MEMBERS_PER_BEAT,
             round(1e3 * RECOVER_AFTER_SECONDS / BEATS_PER_WINDOW),
         )
-        call = Call(BEAT, [keys.members, keys.beats, *hashes, keys.audit, keys.watch], [*limits, "server", 0, identity])
+        call = Call(BEAT, [keys.members, keys.beats, keys.audit, keys.watch], [*limits, "server", 0, identity])
         words = pack(call.command("EVALSHA", BEAT.digest))
         while True:
             yield pause(RECOVER_AFTER_SECONDS, self._rng), sock, words

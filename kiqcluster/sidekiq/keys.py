@@ -19,7 +19,7 @@ __all__ = [
     "utc_date",
 ]
 
-FORMAT_VERSION = 2  # of the keys below `kiq:`; format 1 kept beats as numbers in a hash (ADR 15)
+FORMAT_VERSION = 1  # of the keys below `kiq:`
 HEARTBEAT_TTL_SECONDS = 60  # of `<identity>` and `<identity>:work` after their last beat (sidekiq launcher.rb)
 STAT_TTL_SECONDS = 157_680_000  # of a day's counters: 5 years (sidekiq launcher.rb)
 MINUTE_TTL_SECONDS = 28_800  # of a minute's executions and histograms (sidekiq metrics/tracking.rb)
@@ -164,18 +164,8 @@ class Keys:
 
     @property
     def beats(self) -> str:
-        """zset: identity by the server's time of its last beat, milliseconds; the key's number is FORMAT_VERSION."""
-        return f"{self.prefix}kiq:beats:2"
-
-    @property
-    def beats_of_format_1(self) -> str:
-        """hash: identity → number of beats, which processes of format 1 compare; exists while one may be alive."""
+        """zset: identity by the server's time of its last beat, milliseconds."""
         return f"{self.prefix}kiq:beats"
-
-    @property
-    def seen_of_format_1(self) -> str:
-        """hash: identity of a member of format 1 → its number of beats when its score in `beats` was set."""
-        return f"{self.prefix}kiq:beats:1"
 
     @property
     def audit(self) -> str:

@@ -38,7 +38,6 @@ def withdrawal(keys: Keys, identity: str) -> list[Command]:
         ("SREM", keys.processes, identity),
         ("UNLINK", keys.work(identity), keys.workers(identity), keys.process(identity)),
         ("ZREM", keys.beats, identity),
-        ("HDEL", keys.beats_of_format_1, identity),
     ]
 
 

@@ -7,11 +7,7 @@ import os
 import time
 
 from kiqcluster import Interrupted, Job, current_job, job
-
-try:
-    from kiqcluster.process.runtime import current_setup
-except ImportError:  # the release before this one, which test_upgrade runs
-    from kiqcluster.runtime import current_setup  # type: ignore[import-not-found,no-redef]
+from kiqcluster.process.runtime import current_setup
 
 
 def note(*words: object) -> None:

@@ -113,7 +113,7 @@ def beats(stage: ChaosStage) -> list[int]:
     """Return the time of each process' last beat, milliseconds, by identity."""
     return [
         int(score)
-        for score in stage.store.pipeline([("ZSCORE", "kiq:beats:2", each) for each in sorted(stage.members())])
+        for score in stage.store.pipeline([("ZSCORE", "kiq:beats", each) for each in sorted(stage.members())])
     ]
 
 

@@ -42,8 +42,6 @@ KEYS: dict[str, Callable[[Store], str]] = {
     "suspects": lambda store: store.keys.suspects,
     "held": lambda store: store.keys.held(ME.identity),
     "beats": lambda store: store.keys.beats,
-    "beats_1": lambda store: store.keys.beats_of_format_1,
-    "seen_1": lambda store: store.keys.seen_of_format_1,
     "audit": lambda store: store.keys.audit,
     "hand_owners": lambda store: store.keys.hand_owners,
     "hands": lambda store: store.keys.hands(ME.identity),

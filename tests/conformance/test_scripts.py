@@ -1730,6 +1730,13 @@ class TestRecover:
         assert inflight(store) == []
 
 
+# has the next beat look for members without a score
+MAKE_AUDIT_DUE = """
+local before = redis.call('GET', KEYS[1])
+if before then redis.call('SET', KEYS[1], (string.gsub(before, ' %d+$', ' 1'))) end
+"""
+
+
 class TestBeat:
     def beat(self, engine: Engine, *mine: str, most: int = 20, pause: float = 10.0) -> Beat:
         with engine.store.borrowed() as connection:
@@ -1782,105 +1789,16 @@ class TestBeat:
             store.call("CONFIG", "SET", "maxmemory", "0")
 
 
-# The keys of format 1 (beats as numbers in a hash), while its processes live beside ours.
+def test_a_release_that_is_too_old_is_refused_with_a_sentence(engine: Engine, store: Store) -> None:
+    store.call("SET", store.keys.format, FORMAT_VERSION + 1)
+    before = everything(store)
 
-MAKE_AUDIT_DUE = """
-local before = redis.call('GET', KEYS[1])
-if before then redis.call('SET', KEYS[1], (string.gsub(before, ' %d+ ', ' 1 '))) end
-"""
+    with pytest.raises(RedisRefused, match=f"format {FORMAT_VERSION + 1} into force.*Start the newer release"):
+        engine.join(Member("host:4:dddddddddddd", 1, "boot ns 4 4"))
 
-
-class TestFormat1:
-    OLD = "host:2:bbbbbbbbbbbb"
-
-    @pytest.fixture(autouse=True)
-    def _old_member(self, engine: Engine, store: Store) -> None:
-        """What its join writes."""
-        store.call("HSET", store.keys.members, self.OLD, "00000001 boot ns 2 2")
-        store.call("HINCRBY", "kiq:beats", self.OLD, 1)
-
-    def beat(self, engine: Engine, *mine: str, silence: float = 60.0) -> Beat:
-        engine.store.call("EVAL", MAKE_AUDIT_DUE, 1, engine.store.keys.audit)
-        with engine.store.borrowed() as connection:
-            return engine.beat(connection, mine, silence, 20, 10.0)
-
-    def age(self, store: Store) -> None:
-        for identity in (ME.identity, self.OLD):
-            store.call("ZADD", store.keys.beats, "XX", 1, identity)
-
-    def test_ours_count_in_its_hash_as_well_so_its_processes_see_them_live(self, engine: Engine, store: Store) -> None:
-        self.beat(engine, ME.identity)
-        self.beat(engine, ME.identity)
-        third = Member("host:3:cccccccccccc", 1, "boot ns 3 3")
-        engine.join(third)
-
-        assert store.call("HGET", "kiq:beats", ME.identity) == b"2"
-        assert store.call("HGET", "kiq:beats", third.identity) == b"1"
-
-    def test_one_that_counts_on_is_left_alone_and_one_that_does_not_is_recovered(
-        self, engine: Engine, store: Store
-    ) -> None:
-        self.beat(engine, ME.identity)
-        for _ in range(3):
-            self.age(store)
-            store.call("HINCRBY", "kiq:beats", self.OLD, 1)
-            assert self.beat(engine, ME.identity).silent == {}
-
-        self.age(store)
-        silent = self.beat(engine, ME.identity).silent
-
-        assert list(silent) == [self.OLD]
-        with store.borrowed() as connection:
-            assert engine.recover(connection, self.OLD, ALL_SUSPECT, silent[self.OLD]) == 0
-        assert list(engine.members()) == [ME.identity]
-        assert store.call("HKEYS", "kiq:beats") == [ME.identity.encode()]
-
-    def test_one_that_counts_between_the_look_and_the_script_is_left_alone(self, engine: Engine, store: Store) -> None:
-        self.beat(engine, ME.identity)
-        self.age(store)
-        silent = self.beat(engine, ME.identity).silent
-        store.call("HINCRBY", "kiq:beats", self.OLD, 1)
-
-        with store.borrowed() as connection:
-            assert engine.recover(connection, self.OLD, ALL_SUSPECT, silent[self.OLD]) is None
-
-        assert set(engine.members()) == {ME.identity, self.OLD}
-
-    def test_one_whose_recovery_was_begun_is_handed_out_however_it_counts(self, engine: Engine, store: Store) -> None:
-        self.beat(engine, ME.identity)
-        self.age(store)
-        store.call("HSET", store.keys.members, self.OLD, "fenced boot ns 2 2")
-        store.call("HINCRBY", "kiq:beats", self.OLD, 1)
-
-        assert list(self.beat(engine, ME.identity).silent) == [self.OLD]
-
-    def test_its_keys_end_with_its_last_member_and_come_back_with_the_next(self, engine: Engine, store: Store) -> None:
-        self.beat(engine, ME.identity)
-        store.call("HDEL", store.keys.members, self.OLD)
-        store.call("HDEL", "kiq:beats", self.OLD)  # as its stop does
-        self.beat(engine, ME.identity)
-        self.beat(engine, ME.identity)
-        assert store.call("EXISTS", "kiq:beats", "kiq:beats:1") == 0
-        self.beat(engine, ME.identity)
-        assert store.call("EXISTS", "kiq:beats") == 0
-
-        store.call("HSET", store.keys.members, "host:5:eeeeeeeeeeee", "00000001 boot ns 5 5")
-        store.call("HINCRBY", "kiq:beats", "host:5:eeeeeeeeeeee", 1)
-        self.beat(engine, ME.identity)
-
-        assert store.call("HGET", "kiq:beats", ME.identity) == b"1"
-        assert store.call("ZSCORE", store.keys.beats, "host:5:eeeeeeeeeeee") is not None
-
-    def test_a_release_that_is_too_old_is_refused_with_a_sentence(self, engine: Engine, store: Store) -> None:
-        store.call("SET", store.keys.format, FORMAT_VERSION + 1)
-        before = everything(store)
-
-        with pytest.raises(RedisRefused, match=f"format {FORMAT_VERSION + 1} into force.*Start the newer release"):
-            engine.join(Member("host:4:dddddddddddd", 1, "boot ns 4 4"))
-
-        assert everything(store) == before
-        store.call("SET", store.keys.format, FORMAT_VERSION)
-        engine.join(ME)
+    assert everything(store) == before
+    store.call("SET", store.keys.format, FORMAT_VERSION)
+    engine.join(ME)
 
 
 class TestOnce:
@@ -3290,14 +3208,10 @@ def test_once_broken_members_are_renamed_all_goes_on(engine: Engine, store: Stor
     assert queue(store) == ["a"]
 
 
-@pytest.mark.parametrize("key", ["kiq:beats:2", "kiq:beats"])
-def test_beats_of_a_wrong_type_stop_no_boot_and_no_recovery_of_a_neighbour(
-    engine: Engine, store: Store, key: str
-) -> None:
+def test_beats_of_a_wrong_type_stop_no_boot_and_no_recovery_of_a_neighbour(engine: Engine, store: Store) -> None:
     push(store, "default", "a")
     reserve(engine, 1)
-    store.call("DEL", key)
-    store.call("SET", key, "neither a set nor a hash")
+    store.call("SET", store.keys.beats, "no sorted set")
 
     engine.join(Member("host:1:bbbbbbbbbbbb", 1, "boot ns 1 2.00"))
     recover(engine)
@@ -3310,19 +3224,8 @@ def test_beats_that_cannot_be_written_are_named(engine: Engine, store: Store) ->
     store.call("DEL", store.keys.beats)
     store.call("SET", store.keys.beats, "no sorted set")
 
-    with pytest.raises(RedisRefused, match="kiq:beats:2 is a string and should be a zset"):
+    with pytest.raises(RedisRefused, match="kiq:beats is a string and should be a zset"):
         beat(engine, ME.identity)
-
-
-@pytest.mark.parametrize("key", ["kiq:beats", "kiq:beats:1"])
-def test_keys_of_format_1_of_a_wrong_type_stop_no_beat_and_are_named(engine: Engine, store: Store, key: str) -> None:
-    store.call("SET", key, "no hash")
-    store.call("ZADD", store.keys.beats, 1, ME.identity)
-
-    found = beat(engine, ME.identity)
-
-    assert f"{key} is of a wrong type" in found.complaint
-    assert int(store.call("ZSCORE", store.keys.beats, ME.identity)) == round(found.at * 1_000)
 
 
 def test_a_cursor_of_a_wrong_type_stops_no_beat(engine: Engine, store: Store) -> None:

@@ -38,7 +38,7 @@ class Fleet:
         with self.store.borrowed() as connection:
             beat = self.engine.beat(connection, [name], silence, most, 10.0, server=server, is_certain=False)
         self.store.call("HDEL", "kiq:members", name)
-        self.store.call("ZREM", "kiq:beats:2", name)
+        self.store.call("ZREM", "kiq:beats", name)
         return sorted(beat.silent)
 
     def beats(self, seconds: float, **options: object) -> list[str]:
@@ -132,12 +132,12 @@ def test_beats_that_cannot_be_written_prove_nothing(fleet: Fleet, store: Store) 
     """A key of a wrong type is the same for all: nobody can beat."""
     fleet.beat()
     fleet.beats(50)
-    store.call("RENAME", "kiq:beats:2", "aside")
-    store.call("SET", "kiq:beats:2", "no sorted set")
+    store.call("RENAME", "kiq:beats", "aside")
+    store.call("SET", "kiq:beats", "no sorted set")
     for _ in range(3):
         with pytest.raises(RedisRefused, match="WRONGTYPE"):
             fleet.beat(10.0)
-    store.call("RENAME", "aside", "kiq:beats:2")
+    store.call("RENAME", "aside", "kiq:beats")
 
     assert fleet.beat(0.0) == []
 

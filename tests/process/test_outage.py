@@ -35,7 +35,7 @@ def runs(directory: Path, word: str) -> list[str]:
 
 def beats(store: Store) -> dict[str, float]:
     """Return identity → time of its last beat, seconds."""
-    flat = store.call("ZRANGE", "kiq:beats:2", 0, -1, "WITHSCORES")
+    flat = store.call("ZRANGE", "kiq:beats", 0, -1, "WITHSCORES")
     return {name.decode(): float(score) / 1_000 for name, score in zip(flat[::2], flat[1::2], strict=True)}
 
 

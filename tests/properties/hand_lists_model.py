@@ -272,7 +272,7 @@ class HandWorld(World):
                         "EVALSHA",
                         self.age_digest,
                         3,
-                        "kiq:beats:2",
+                        "kiq:beats",
                         "kiq:hands",
                         "kiq:audit",
                         round(1_000 * (moment - self.now)),

@@ -163,7 +163,7 @@ RULES: dict[str, tuple[Sequence[str], str, str, str]] = {
     ),
     "recovery releases": (
         ["RECOVER"],
-        "local held = redis.call('EXISTS', KEYS[7]) == 1 and KEYS[7]",
+        "local held = redis.call('EXISTS', KEYS[5]) == 1 and KEYS[5]",
         "local held = false",
         "not in flight",
     ),

@@ -284,11 +284,11 @@ class World:
 
     def pass_time(self, seconds: float = 2 * SILENCE) -> None:
         """Make every beat older, by more than others wait for; less than 0: the server's clock was set back."""
-        self.raw(("EVAL", AGE, 2, "kiq:beats:2", "kiq:audit", 1_000 * seconds))
+        self.raw(("EVAL", AGE, 2, "kiq:beats", "kiq:audit", 1_000 * seconds))
 
     def scores(self) -> dict[str, int | None]:
         """Return every member, and every beat without one, with the time of its beat."""
-        members, flat = self.raw(("HKEYS", "kiq:members"), ("ZRANGE", "kiq:beats:2", 0, -1, "WITHSCORES"))
+        members, flat = self.raw(("HKEYS", "kiq:members"), ("ZRANGE", "kiq:beats", 0, -1, "WITHSCORES"))
         scores = {name.decode(): int(score) for name, score in zip(flat[::2], flat[1::2], strict=True)}
         return {**dict.fromkeys(sorted(name.decode() for name in members)), **scores}
 

@@ -244,7 +244,7 @@ class RecoveryFleet:
         del self.processes[process.identity]
         process.is_alive = False
         self.store.call("HDEL", "kiq:members", process.identity)
-        self.store.call("ZREM", "kiq:beats:2", process.identity)
+        self.store.call("ZREM", "kiq:beats", process.identity)
         self.at(BOOT_SECONDS, lambda: self.boot(life))
 
     def _beat(self, process: Beater) -> None:

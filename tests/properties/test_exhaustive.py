@@ -110,9 +110,9 @@ class Real:
             self._engine.beat(connection, [])
 
     def age(self) -> None:
-        flat = self._store.call("ZRANGE", "kiq:beats:2", 0, -1, "WITHSCORES")
+        flat = self._store.call("ZRANGE", "kiq:beats", 0, -1, "WITHSCORES")
         for identity, score in zip(flat[::2], flat[1::2], strict=True):
-            self._store.call("ZADD", "kiq:beats:2", float(score) - 1_000 * TICK, identity)
+            self._store.call("ZADD", "kiq:beats", float(score) - 1_000 * TICK, identity)
         if row := self._store.call("HGET", "kiq:watch", ROW):
             moved = (int(each) - round(1_000 * TICK) for each in row.split()[1:])
             self._store.call("HSET", "kiq:watch", ROW, "s {} {}".format(*moved))
@@ -122,7 +122,7 @@ class Real:
         read = self._store.call
         now = int(read("TIME")[0])
         members = read("HGETALL", "kiq:members")
-        scores = read("ZRANGE", "kiq:beats:2", 0, -1, "WITHSCORES")
+        scores = read("ZRANGE", "kiq:beats", 0, -1, "WITHSCORES")
         held = set()
         for key in read("KEYS", "kiq:inflight:*"):
             flat = read("HGETALL", key)

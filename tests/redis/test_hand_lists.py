@@ -242,7 +242,7 @@ def test_where_a_reserve_has_to_decide_a_push_is_only_a_signal(waiter: Waiter, s
     elif why == "suspects":
         store.call("HSET", "kiq:suspects", "0" * 40, 1)
     else:
-        store.call("ZINCRBY", "kiq:beats:2", -20_000, waiter.fetch.member.identity)
+        store.call("ZINCRBY", "kiq:beats", -20_000, waiter.fetch.member.identity)
 
     waiter.arm()
     waiter.push("a")

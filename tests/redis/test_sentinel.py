@@ -153,7 +153,7 @@ def test_an_exchange_of_which_a_part_was_turned_away_counts_as_lost(
     server.store().call("REPLICAOF", "127.0.0.1", redis_server.port)
     Engine(store, LIMITS).join(Member("here:1:abc", 1, ""))  # so that the primary knows the script
     torn: Any = Torn(server.store(), store)
-    keys = [store.keys.members, store.keys.beats, store.keys.beats_of_format_1, store.keys.format]
+    keys = [store.keys.members, store.keys.beats, store.keys.format]
     call = Call(JOIN, keys, ["here:2:def", "1 ", FORMAT_VERSION])
 
     with pytest.raises(ReplyLost):

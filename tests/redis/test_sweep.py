@@ -38,9 +38,9 @@ class MovedEngine(Engine):
 
 def age(store: Store, seconds: float) -> None:
     """Make every beat in Redis older, and the row of the fleet's beats with them."""
-    flat = store.call("ZRANGE", "kiq:beats:2", 0, -1, "WITHSCORES")
+    flat = store.call("ZRANGE", "kiq:beats", 0, -1, "WITHSCORES")
     for identity, score in zip(flat[::2], flat[1::2], strict=True):
-        store.call("ZADD", "kiq:beats:2", float(score) - 1_000 * seconds, identity)
+        store.call("ZADD", "kiq:beats", float(score) - 1_000 * seconds, identity)
     if watch := store.call("HGET", "kiq:watch", LIMIT_MS):
         server, since, last = watch.decode().split()
         times = (str(int(each) - round(1_000 * seconds)) for each in (since, last))
@@ -156,7 +156,7 @@ def test_a_silent_worker_of_another_host_is_recovered_after_the_time_and_all_it_
     assert members(store) == [ready.identity]
     assert store.call("HVALS", "kiq:suspects") == [b"1", b"1"]
     assert store.call("SMEMBERS", "processes") == []
-    assert store.call("ZRANGE", "kiq:beats:2", 0, -1) == [ready.identity.encode()]
+    assert store.call("ZRANGE", "kiq:beats", 0, -1) == [ready.identity.encode()]
     assert ready.events == [("recovered", "whose process gave no sign of life for 60 s")]
 
 
@@ -330,13 +330,13 @@ def test_after_beats_that_redis_refused_everybody_has_the_whole_time_again(
 ) -> None:
     """Nobody could beat for longer than a third of the time: a wrong type is the same for all."""
     ready.look_for(SILENCE_LIMIT_SECONDS - 20)
-    store.call("RENAME", "kiq:beats:2", "aside")
-    store.call("SET", "kiq:beats:2", "no sorted set")
+    store.call("RENAME", "kiq:beats", "aside")
+    store.call("SET", "kiq:beats", "no sorted set")
     for _ in range(2):
         ready.clock.time += 10
         ready.engine.ahead += 10
         ready.recovery._sweep()
-    store.call("RENAME", "aside", "kiq:beats:2")
+    store.call("RENAME", "aside", "kiq:beats")
     age(store, 20)
 
     assert ready.look_for(SILENCE_LIMIT_SECONDS) == []
@@ -386,7 +386,7 @@ def test_a_worker_never_sweeps_itself_and_beats_at_each_look(ready: Watcher, sto
     for _ in range(30):
         assert ready.look() == []
         seconds, micros = (int(part) for part in store.call("TIME"))
-        score = float(store.call("ZSCORE", "kiq:beats:2", ready.identity))
+        score = float(store.call("ZSCORE", "kiq:beats", ready.identity))
         assert 0 <= seconds * 1_000 + micros // 1_000 - score < 5_000
 
 
@@ -402,18 +402,18 @@ def test_an_empty_membership_is_swept_and_so_is_a_beat_without_one(ready: Watche
     """What a stop leaves behind that came while a booting worker waited for Redis, and what is left of a recovery."""
     ready.engine.join(Member("there:3:dddddddddddd", 1, "another-boot ns 3 3"))
     beat(ready, Member("there:4:eeeeeeeeeeee", 1, ""))
-    store.call("ZADD", "kiq:beats:2", 1, "there:5:ffffffffffff")
+    store.call("ZADD", "kiq:beats", 1, "there:5:ffffffffffff")
 
     ready.look_for(SILENCE_LIMIT_SECONDS + 10)
 
     assert members(store) == [ready.identity]
-    assert store.call("ZRANGE", "kiq:beats:2", 0, -1) == [ready.identity.encode()]
+    assert store.call("ZRANGE", "kiq:beats", 0, -1) == [ready.identity.encode()]
     assert store.call("EXISTS", "kiq:suspects") == 0
 
 
 def test_a_member_that_has_lost_its_beat_is_found_and_swept(ready: Watcher, other: Member, store: Store) -> None:
     """A worker that was killed after it had left the registry, and before it had left the membership."""
-    store.call("ZREM", "kiq:beats:2", other.identity)
+    store.call("ZREM", "kiq:beats", other.identity)
     store.call("DEL", "kiq:audit")
 
     assert ready.look_for(SILENCE_LIMIT_SECONDS) == []

@@ -197,7 +197,7 @@ class TestRecovery:
         assert recovery.join(TIMEOUT_SECONDS)
 
     def beat_of(self, store: Store) -> float:
-        return float(store.call("ZSCORE", "kiq:beats:2", "host:2:bbbbbbbbbbbb"))
+        return float(store.call("ZSCORE", "kiq:beats", "host:2:bbbbbbbbbbbb"))
 
     def test_the_others_go_back_once_it_is_settled(self, table: Table, recovery: Recovery) -> None:
         _, slow = table.reserve("slow", "quick")

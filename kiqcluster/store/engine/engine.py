@@ -95,7 +95,6 @@ class Engine:
         self._keys: Keys = store.keys
         self._kinds = {
             **dict.fromkeys((store.keys.members, store.keys.suspects), b"hash"),
-            **dict.fromkeys((store.keys.beats_of_format_1, store.keys.seen_of_format_1), b"hash"),
             store.keys.beats: b"zset",
             store.keys.format: b"string",
         }
@@ -110,7 +109,7 @@ class Engine:
 
         Raises StoreError; RedisRefused also when the keys below `kiq:` have a format that this release cannot read.
         """
-        keys = [self._keys.members, self._keys.beats, self._keys.beats_of_format_1, self._keys.format]
+        keys = [self._keys.members, self._keys.beats, self._keys.format]
         arguments: list[Word] = [member.identity, f"{member.padded_epoch} {member.record}", FORMAT_VERSION]
         with self.store.borrowed() as connection:
             reply = self._run(connection, Call(JOIN, keys, arguments))
@@ -302,8 +301,7 @@ class Engine:
         """
         recovered, left, refused, words = 0, 1, 0, b""
         keys = [self._keys.members, self._keys.inflight(identity), self._keys.beats, self._keys.suspects]
-        keys += [self._keys.beats_of_format_1, self._keys.seen_of_format_1, self._keys.held(identity)]
-        keys.append(self._keys.hand_owners)
+        keys += [self._keys.held(identity), self._keys.hand_owners]
         seen = "" if score is None else score
         arguments: list[Word] = [identity, self._keys.queue(""), MAX_RETURNED, MAX_RETURNED_BYTES, SUSPECT_TTL_SECONDS]
         arguments += [seen, *running]
@@ -336,10 +334,9 @@ class Engine:
         beats of the fleet show that.  server: which process of Redis answers, "" where that is not known.
         One round trip, O(log members).
         """
-        keys = [self._keys.members, self._keys.beats, self._keys.beats_of_format_1, self._keys.seen_of_format_1]
-        keys += [self._keys.audit, self._keys.watch]
+        keys = [self._keys.members, self._keys.beats, self._keys.audit, self._keys.watch]
         arguments: list[Word] = [round(silence * 1_000), most, round(pause * 1_000), server, int(is_certain), *mine]
-        at, strangers, handed, broken = self._run(connection, Call(BEAT, keys, arguments), timeout)
+        at, strangers, handed = self._run(connection, Call(BEAT, keys, arguments), timeout)
         silent, complaint = {}, ""
         for word, score in zip(handed[::2], handed[1::2], strict=True):
             if (identity := _text(word)) is None:  # not one of our members; it must not stop the recovery of others
@@ -348,8 +345,6 @@ class Engine:
                 )
             else:
                 silent[identity] = score
-        for key in broken:
-            complaint = f"{key.decode(errors='replace')} is of a wrong type. {RENAME_HINT}"
         return Beat(at / 1_000, frozenset(word.decode() for word in strangers), silent, complaint)
 
     def server_of(self, connection: Connection, timeout: float | None = None) -> str:

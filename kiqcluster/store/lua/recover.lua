@@ -3,12 +3,10 @@
 --
 -- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
 -- KEYS[2]  kiq:inflight:<id>      hash    "<token>:<queue>" -> payload
--- KEYS[3]  kiq:beats:2            zset    identity by the server's time of its last beat
+-- KEYS[3]  kiq:beats              zset    identity by the server's time of its last beat
 -- KEYS[4]  kiq:suspects           hash    SHA-1 of a payload -> processes that died while they ran it
--- KEYS[5]  kiq:beats              hash    format 1: identity -> number of beats
--- KEYS[6]  kiq:beats:1            hash    members of format 1: identity -> that number when their score was set
--- KEYS[7]  kiq:held:<id>          hash    "<token>:<queue>" -> what the unit holds (holds.lua)
--- KEYS[8]  kiq:hands              zset    identity by when its hand lists are looked at next (stale_hands.lua)
+-- KEYS[5]  kiq:held:<id>          hash    "<token>:<queue>" -> what the unit holds (holds.lua)
+-- KEYS[6]  kiq:hands              zset    identity by when its hand lists are looked at next (stale_hands.lua)
 -- ARGV[1]  identity   ARGV[2] prefix of queue keys, "queue:" included   ARGV[3] units at most in this batch
 -- ARGV[4]  bytes of payloads at which the batch stops (at least one unit)   ARGV[5] seconds that suspects are remembered
 -- ARGV[6]  score with which the caller was handed the member (beat.lua), "" when it knows that the process is gone
@@ -31,12 +29,9 @@
 
 local record = redis.call('HGET', KEYS[1], ARGV[1])
 local is_fenced = record and not string.match(record, '^%d')
-local function has_beaten()
-  if tonumber(redis.call('ZSCORE', KEYS[3], ARGV[1]) or '0') ~= tonumber(ARGV[6]) then return true end
-  local seen = redis.call('HGET', KEYS[6], ARGV[1])
-  return record and seen and seen ~= (redis.call('HGET', KEYS[5], ARGV[1]) or '0')
+if ARGV[6] ~= '' and not is_fenced then
+  if tonumber(redis.call('ZSCORE', KEYS[3], ARGV[1]) or '0') ~= tonumber(ARGV[6]) then return {'ALIVE'} end
 end
-if ARGV[6] ~= '' and not is_fenced and has_beaten() then return {'ALIVE'} end
 
 -- The member is fenced, but stays in the hash until everything is given back: another process may have to continue.
 if record and not is_fenced then
@@ -65,7 +60,7 @@ end
 
 local kind = redis.call('TYPE', KEYS[4]).ok
 local suspects, can_count = kind == 'hash' and KEYS[4], kind == 'hash' or kind == 'none'
-local held = redis.call('EXISTS', KEYS[7]) == 1 and KEYS[7]
+local held = redis.call('EXISTS', KEYS[5]) == 1 and KEYS[5]
 local given, refused, words, bytes_left = 0, 0, '', tonumber(ARGV[4])
 for i = #fields, 1, -1 do -- newest first, so that the oldest unit is fetched next
   if given == tonumber(ARGV[3]) or bytes_left <= 0 then break end
@@ -79,10 +74,8 @@ for i = #fields, 1, -1 do -- newest first, so that the oldest unit is fetched ne
 end
 if given == #fields then
   if held then release_orphans(held, KEYS[2]) end
-  if record then redis.pcall('ZADD', KEYS[8], 'XX', 0, ARGV[1]) end -- the next look comes soon
+  if record then redis.pcall('ZADD', KEYS[6], 'XX', 0, ARGV[1]) end -- the next look comes soon
   redis.call('HDEL', KEYS[1], ARGV[1])
   redis.pcall('ZREM', KEYS[3], ARGV[1]) -- a broken key of beats must not keep an ended membership
-  redis.pcall('HDEL', KEYS[5], ARGV[1])
-  redis.pcall('HDEL', KEYS[6], ARGV[1])
 end
 return {given, #fields - given - refused, refused, words}

@@ -4,7 +4,7 @@
 -- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
 -- KEYS[2]  kiq:hands:<id>         hash    "<token>:<queue>" -> id of the connection that waits
 -- KEYS[3]  kiq:hands              zset    identity by when its hand lists are looked at next, in milliseconds
--- KEYS[4]  kiq:beats:2            zset    identity by the server's time of its last beat, in milliseconds
+-- KEYS[4]  kiq:beats              zset    identity by the server's time of its last beat, in milliseconds
 -- KEYS[5]  kiq:suspects           hash    SHA-1 of a payload -> processes that died while they ran it
 -- KEYS[6]  paused                 set     names of paused queues
 -- ARGV[1]  identity   ARGV[2] epoch   ARGV[3] milliseconds: a process whose last beat is older may not wait so

@@ -4,7 +4,7 @@
 -- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
 -- KEYS[2]  kiq:inflight:<id>      hash    "<token>:<queue>" -> payload
 -- KEYS[3]  kiq:suspects           hash    SHA-1 of a payload -> processes that died while they ran it
--- KEYS[4]  kiq:beats:2            zset    identity by the server's time of its last beat, in milliseconds
+-- KEYS[4]  kiq:beats              zset    identity by the server's time of its last beat, in milliseconds
 -- KEYS[5] to KEYS[4+g]            keys of the gates (paused)
 -- then for each queue             lists   kiq:wake:<queue>, queue:<queue>, in the order of preference
 -- ARGV[1]  identity   ARGV[2] epoch   ARGV[3] number of this call   (epoch and call are zero-padded)

@@ -5,7 +5,7 @@
 -- KEYS[2]  kiq:inflight:<id>      hash    "<token>:<queue>" -> payload
 -- KEYS[3]  kiq:held:<id>          hash    "<token>:<queue>" -> what the unit holds (holds.lua)
 -- KEYS[4]  kiq:suspects           hash    SHA-1 of a payload -> processes that died while they ran it
--- KEYS[5]  kiq:beats:2            zset    identity by the server's time of its last beat, in milliseconds
+-- KEYS[5]  kiq:beats              zset    identity by the server's time of its last beat, in milliseconds
 -- ARGV[1]  identity   ARGV[2] epoch that the caller knows
 -- ARGV[3]  new epoch, higher than that of every resync that the caller has sent before
 -- ARGV[4]  prefix of queue keys, "queue:" included

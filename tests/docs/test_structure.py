@@ -106,9 +106,9 @@ def test_a_drawing_can_be_read_and_is_shown(drawing: Path) -> None:
     assert shown, "no page shows it with a text for those who do not see it"
 
 
-def test_links_of_changelog_fragments_lead_somewhere() -> None:
-    """They stand in CHANGELOG.md one day, so they begin at the root."""
-    fragments = sorted((ROOT / "changelog.d").glob("*.md"))
+def test_links_of_the_changelog_and_its_fragments_lead_somewhere() -> None:
+    """Fragments stand in CHANGELOG.md one day, so their links begin at the root."""
+    fragments = [ROOT / "CHANGELOG.md", *sorted((ROOT / "changelog.d").glob("*.md"))]
     links = {(path.name, link) for path in fragments for link in re.findall(r"\]\(([^)#\s]+)", path.read_text())}
 
     assert {(name, link) for name, link in links if "://" not in link and not (ROOT / link).exists()} == set()

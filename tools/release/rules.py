@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["KINDS", "Refused", "changelog_with", "check_version", "latest", "section"]
+__all__ = ["ENTRIES", "KINDS", "Refused", "changelog_with", "check_version", "latest", "section"]
 
 VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:rc([1-9]\d*))?")
 TAG_PREFIX = "v"
@@ -78,9 +78,19 @@ def _item(text: str) -> str:
 
 
 def changelog_with(changelog: str, new: str) -> str:
-    """Return the changelog with a new section before the earlier ones.  Raises Refused if its head was changed."""
+    """Return the changelog with a new section before the earlier ones.  Raises Refused if its head was changed.
+
+    A section of the same version whose heading has no date was written ahead of the release: it gets the date, and the
+    entries of the new one follow its own.
+    """
     head, found, rest = changelog.partition(ENTRIES)
     if not found:
         raise Refused(f"CHANGELOG.md lacks the line {ENTRIES!r}, below which sections are added")
     earlier = rest.strip()
+    heading, _, entries = new.partition("\n")
+    if earlier.startswith(f"{heading.partition(' (')[0]}\n"):
+        written, mark, earlier = earlier.partition("\n## ")
+        written = written.partition("\n")[2].rstrip()
+        new = f"{heading}\n{written}\n{entries}"
+        earlier = mark.strip("\n") + earlier
     return f"{head}{ENTRIES}\n\n{new}" + (f"\n{earlier}\n" if earlier else "")

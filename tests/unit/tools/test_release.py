@@ -13,7 +13,7 @@ import pytest
 from tools.release import __main__ as release
 from tools.release.bill import of_release
 from tools.release.contents import faults_of_sdist, faults_of_wheel, names_in
-from tools.release.rules import KINDS, Refused, changelog_with, check_version, latest, section
+from tools.release.rules import ENTRIES, KINDS, Refused, changelog_with, check_version, latest, section
 
 ROOT = Path(__file__).resolve().parents[3]
 TRACKED = ("kiqcluster/__init__.py", "kiqcluster/py.typed", "kiqcluster/store/lua/push.lua", "tests/kit.py")
@@ -87,6 +87,13 @@ class TestChangelog:
 
         assert twice.index("## 0.3.0") < twice.index("## 0.2.0")
         assert twice.startswith("# Changelog\n")
+
+    def test_a_section_that_was_written_ahead_gets_the_date_and_the_entries(self) -> None:
+        ahead = f"# Changelog\n\n{ENTRIES}\n\n## 0.2.0\n\nThe text.\n\n## 0.1.0 (x)\n"
+
+        done = changelog_with(ahead, "## 0.2.0 (y)\n\n### Added\n\n- More.\n")
+
+        assert done.endswith("\n\n## 0.2.0 (y)\n\nThe text.\n\n### Added\n\n- More.\n\n## 0.1.0 (x)\n")
 
     def test_a_changelog_without_its_head_is_refused(self) -> None:
         with pytest.raises(Refused, match="lacks the line"):

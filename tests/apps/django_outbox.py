@@ -119,7 +119,7 @@ def row(outbox: Any) -> dict[str, Any]:
 
 def level_of_relay() -> str:
     """Return the level in which a relay locks rows of a database whose level is a stricter one."""
-    from kiqcluster.contrib.django.outboxes import DjangoTable
+    from kiqcluster.contrib.django.outbox_tables import DjangoTable
 
     if not STRICT:
         return "read committed"

@@ -6,7 +6,7 @@
 4. task_backend/ TaskBackend: the backend of Django's tasks framework
 5. commits      pushes wait for the commit of a transaction
 6. connections  database connections around each job
-7. models, outboxes, inbox   the two tables (migrations/ makes them); `outbox(job)`; `once()`
+7. models, outbox_tables, outboxes, inbox   the two tables (migrations/ makes them); their rows; `outbox(job)`; `once()`
 8. checks       what manage.py check says
 9. views, urls  the web pages, with Django's users
 10. commands, management     manage.py kiqcluster, manage.py kiqctl

@@ -32,7 +32,7 @@ class KiqclusterConfig(AppConfig):
 
     def ready(self) -> None:
         """Add what this process needs."""
-        from kiqcluster.contrib.django.outboxes import use_outboxes  # needs models
+        from kiqcluster.contrib.django.outbox_tables import use_outboxes  # needs models
 
         install()
         use_outboxes()

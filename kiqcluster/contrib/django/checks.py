@@ -82,7 +82,7 @@ def check_tables(*, databases: Sequence[str] | None = None, **_: Any) -> list[ch
     """
     if sys.argv[1:2] == ["migrate"]:
         return []
-    from kiqcluster.contrib.django.outboxes import lacks_tables, relayed_databases, remedy  # needs models
+    from kiqcluster.contrib.django.outbox_tables import lacks_tables, relayed_databases, remedy  # needs models
 
     asked = set(databases or ())
     lacking = [alias for alias in relayed_databases() if alias in asked and lacks_tables(alias)]
@@ -107,7 +107,7 @@ def _check_alias(place: str, option: bool | str) -> Iterator[checks.CheckMessage
 
 
 def _check_outbox_of(backend: Any) -> Iterator[checks.CheckMessage]:
-    from kiqcluster.contrib.django.outboxes import writer  # needs models
+    from kiqcluster.contrib.django.outbox_tables import writer  # needs models
 
     if (target := backend.job_options.outbox) is None:
         return

@@ -1,5 +1,4 @@
-"""Outbox: `outbox(job).enqueue(…)` writes the job into the current transaction of Django; a task likewise, and all
-tasks of a backend with the option `outbox` (task_backend/outbox_tasks).
+"""The outbox's tables in the databases of a Django project: rows are written, sent and relayed.
 
 1. insert     the row; outside of `transaction.atomic` it is committed by itself
 2. on_commit  the sender pushes the rows that were committed, in a thread (contrib/outbox/sender)
@@ -14,11 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+from typing import Any
 
 from django.db import (
-    DEFAULT_DB_ALIAS,
     DatabaseError,
     OperationalError,
     ProgrammingError,
@@ -28,37 +25,25 @@ from django.db import (
 )
 from django.db.models import Count, Min, Q
 
-from kiqcluster.client.chains import Chain, HasPerform
 from kiqcluster.contrib.django.models import InboxKey, OutboxJob
 from kiqcluster.contrib.django.settings import OUTBOX_SETTING, outbox_databases, read_settings
 from kiqcluster.contrib.outbox.metrics import publish
 from kiqcluster.contrib.outbox.relay import NoTables, Relay, Summary
 from kiqcluster.contrib.outbox.rows import DATABASES, Row
 from kiqcluster.contrib.outbox.sender import Sender
-from kiqcluster.contrib.outbox.verbs import Outbox, OutboxOfJob, WriteRows, enqueuer_of
+from kiqcluster.contrib.outbox.verbs import WriteRows
 from kiqcluster.errors import UsageError
-from kiqcluster.job import Enqueuer
 from kiqcluster.process.runtime import current_setup
-
-if TYPE_CHECKING:
-    from kiqcluster.contrib.django.task_backend.outbox_tasks import OutboxOfTask
 
 __all__ = [
     "DjangoTable",
     "lacks_tables",
-    "outbox",
     "relayed_databases",
     "remedy",
     "use_outboxes",
     "waiting_row",
     "writer",
 ]
-
-P = ParamSpec("P")
-R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
-
-TASKS = "kiqcluster.contrib.django.task_backend.outbox_tasks"  # only where there is the framework
 
 COLUMNS = list(Row.__dataclass_fields__)
 SENDERS: dict[str, Sender] = {}  # by alias
@@ -80,40 +65,6 @@ def use_outboxes() -> None:
 def relayed_databases() -> list[str]:
     """Return the aliases of the databases whose outboxes workers relay.  Raises ImproperlyConfigured."""
     return [alias for alias in outbox_databases() if alias in connections and connections[alias].vendor in DATABASES]
-
-
-class AnyTask(Protocol[P, R_co]):
-    """A task of Django.  R_co: its result."""
-
-    @property
-    def module_path(self) -> str: ...
-
-    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
-
-
-@overload
-def outbox(job: type[HasPerform[P, R]], *, using: str = ..., push_after_commit: bool = ...) -> OutboxOfJob[P, R]: ...
-@overload
-def outbox(
-    job: Enqueuer[P, R] | Chain[P, R], *, using: str = ..., push_after_commit: bool = ...
-) -> OutboxOfJob[P, R]: ...
-@overload
-def outbox(job: AnyTask[P, R], *, using: str = ..., push_after_commit: bool = ...) -> OutboxOfTask[P, R]: ...
-@overload
-def outbox(job: None = ..., *, using: str = ..., push_after_commit: bool = ...) -> Outbox: ...
-def outbox(job: Any = None, *, using: str = DEFAULT_DB_ALIAS, push_after_commit: bool = True) -> Any:
-    """Return the verbs of a job that write into the current transaction: enqueue, perform_in, perform_bulk, ….
-
-    job: a job class or function, also with `.set(…)`, or a chain; None for `push` and `push_bulk` by items; or a task,
-    also with `.using(…)`, for `enqueue` and `aenqueue`.  using: alias of the database.  push_after_commit: False leaves
-    the push to the relay.  Raises UsageError.
-    """
-    write = writer(using, push_after_commit)
-    if job is None:
-        return Outbox(write)
-    if not isinstance(job, type) and hasattr(job, "module_path"):
-        return import_module(TASKS).outbox_of(job, using, push_after_commit)
-    return OutboxOfJob(write, enqueuer_of(job))
 
 
 def writer(using: str, push_after_commit: bool) -> WriteRows:

@@ -50,7 +50,7 @@ def test_a_setting_that_is_no_list_of_names_is_refused(django_project: Setup) ->
     from django.core.exceptions import ImproperlyConfigured
     from django.test import override_settings
 
-    from kiqcluster.contrib.django.outboxes import use_outboxes
+    from kiqcluster.contrib.django.outbox_tables import use_outboxes
 
     for value in ("default", None, {"default": 1}, [7]):
         with override_settings(**{SETTING: value}), pytest.raises(ImproperlyConfigured, match=SETTING):
@@ -75,7 +75,7 @@ def test_without_its_tables_check_and_relay_say_what_to_do(one_writer: str, monk
     from django.core.management import call_command
     from django.test import override_settings
 
-    from kiqcluster.contrib.django.outboxes import DjangoTable
+    from kiqcluster.contrib.django.outbox_tables import DjangoTable
 
     table = DjangoTable(one_writer)
 
@@ -112,7 +112,7 @@ def test_an_empty_outbox_of_sqlite_holds_up_no_writer(one_writer: str) -> None:
     from django.core.management import call_command
     from django.db import connections
 
-    from kiqcluster.contrib.django.outboxes import DjangoTable
+    from kiqcluster.contrib.django.outbox_tables import DjangoTable
 
     call_command("migrate", "kiqcluster", database=one_writer, verbosity=0, skip_checks=True)
     writer = sqlite3.connect(connections[one_writer].settings_dict["NAME"], timeout=0.1)
@@ -130,7 +130,7 @@ def test_check_names_a_database_that_there_is_not(django_project: Setup) -> None
     from django.test import override_settings
 
     from kiqcluster.contrib.django.checks import check_application
-    from kiqcluster.contrib.django.outboxes import use_outboxes
+    from kiqcluster.contrib.django.outbox_tables import use_outboxes
 
     with override_settings(**{SETTING: ["default", "elsewhere"]}):
         use_outboxes()
@@ -155,7 +155,7 @@ def test_a_setting_says_for_how_long_once_remembers(
     from django.test import override_settings
 
     from kiqcluster.contrib.django.models import InboxKey
-    from kiqcluster.contrib.django.outboxes import use_outboxes
+    from kiqcluster.contrib.django.outbox_tables import use_outboxes
     from kiqcluster.process.clock import SystemClock
 
     call_command("migrate", "kiqcluster", database=one_writer, verbosity=0, skip_checks=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from kiqcluster.contrib.django.outboxes import waiting_row, writer
+from kiqcluster.contrib.django.outbox_tables import waiting_row, writer
 from kiqcluster.contrib.django.task_backend.framework import Task
 from kiqcluster.contrib.django.task_backend.options import OutboxTarget, into_outbox
 from kiqcluster.contrib.outbox.rows import ready

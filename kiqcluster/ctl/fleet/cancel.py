@@ -8,7 +8,8 @@ from functools import partial
 import click
 
 from kiqcluster.control.cancellation import Cancelled, cancel_in
-from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, json_option, read_shards, stores_options
+from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, json_option, stores_options
+from kiqcluster.ctl.text.shards import read_shards
 from kiqcluster.ctl.text.tables import clean
 from kiqcluster.errors import ExitCode
 from kiqcluster.store import Store

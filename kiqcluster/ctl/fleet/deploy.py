@@ -26,10 +26,10 @@ from kiqcluster.ctl.text.options import (
     check_timeout,
     host_option,
     json_option,
-    read_shards,
     stores_options,
     timeout_option,
 )
+from kiqcluster.ctl.text.shards import read_shards
 from kiqcluster.ctl.text.tables import clean
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.store import Store

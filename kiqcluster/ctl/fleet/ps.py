@@ -37,9 +37,9 @@ from kiqcluster.ctl.text.options import (
     address_options,
     host_option,
     json_option,
-    read_shards,
     socket_option,
 )
+from kiqcluster.ctl.text.shards import read_shards
 from kiqcluster.ctl.text.tables import (
     NO_VALUE,
     Column,

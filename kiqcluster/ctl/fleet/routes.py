@@ -11,7 +11,8 @@ import click
 
 from kiqcluster.control.process_registry import RegisteredProcess, list_processes
 from kiqcluster.ctl.text.application import ClassRoute, load_routes, routing_options
-from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, json_option, read_shards
+from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, json_option
+from kiqcluster.ctl.text.shards import read_shards
 from kiqcluster.ctl.text.tables import clean, format_number, pluralize, text_column
 from kiqcluster.errors import ExitCode, StoreError
 from kiqcluster.process.runtime import current_setup

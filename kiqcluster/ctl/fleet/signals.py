@@ -25,10 +25,10 @@ from kiqcluster.ctl.text.options import (
     confirm,
     host_option,
     json_option,
-    read_shards,
     stores_options,
     yes_option,
 )
+from kiqcluster.ctl.text.shards import read_shards
 from kiqcluster.ctl.text.tables import clean, pluralize
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.store import Store

@@ -11,8 +11,9 @@ import click
 from kiqcluster.api import CronSet, CronStatus, RubyCronJob, enqueued_twice
 from kiqcluster.api.cron import labels_of
 from kiqcluster.control.fleet import Fleet
-from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, json_option, read_shards, stores_options
+from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, json_option, stores_options
 from kiqcluster.ctl.text.pager import DefaultListGroup
+from kiqcluster.ctl.text.shards import read_shards, sharded_document, sharded_table
 from kiqcluster.ctl.text.tables import ago, clean, format_duration, format_time, iso_time, text_column
 from kiqcluster.errors import ExitCode, KiqError, UsageError
 from kiqcluster.features.cron import CronRun
@@ -23,7 +24,6 @@ from kiqcluster.store import Store
 
 __all__ = ["cron"]
 
-SHARD_COLUMN = text_column("SHARD", 8)  # where there are several
 COLUMNS = (
     text_column("NAME", 12),
     text_column("SCHEDULE"),
@@ -67,35 +67,33 @@ def list_entries(ctx: click.Context, stores: list[Store], output: Output) -> Non
       kiqctl cron list
       kiqctl cron list --json
     """
-    now, has_several = SystemClock.now(), len(stores) > 1
+    now = SystemClock.now()
 
     def look(store: Store) -> tuple[str, list[CronStatus], Sequence[RubyCronJob], Fleet]:
         entries = CronSet(store=store)
         return store.name, entries.list(), entries.ruby_jobs(), entries.fleet()
 
     looks, missing = read_shards(stores, output, look)
-    rows: list[tuple[str, ...]] = []
+    rows: list[tuple[str, tuple[str, ...]]] = []
     documents: list[dict[str, Any]] = []
     warnings: list[str] = []
     for shard, ours, theirs, fleet in looks:
-        place = {"shard": shard} if has_several else {}
+        place = sharded_document(stores, {}, shard=shard)
         labels = labels_of(ours)
-        rows += [(shard, labels[each.id], *_row(each, fleet, now)) for each in ours] + [
-            (shard, *_ruby_row(each)) for each in theirs
-        ]
+        rows += [(shard, (labels[each.id], *_row(each, fleet, now))) for each in ours]
+        rows += [(shard, _ruby_row(each)) for each in theirs]
         twice = enqueued_twice(ours, theirs)
         documents += [{**_as_json(each, fleet), **place} for each in ours] + [
             {**_ruby_as_json(each), "enqueued_twice": each.name in twice, **place} for each in theirs
         ]
         warnings += [f"{clean(each)} {ENQUEUED_TWICE}" for each in sorted(twice)]
     if rows:
-        columns = (COLUMNS[0], SHARD_COLUMN, *COLUMNS[1:]) if has_several else COLUMNS
-        output.table(columns, [(row[1], row[0], *row[2:]) if has_several else row[1:] for row in rows], indent=0)
+        sharded_table(output, stores, COLUMNS, rows)
     else:
         output.info("there are no cron entries")
     for line in warnings:
         output.error(line)
-    output.document({"entries": documents, **({"missing": missing} if has_several else {})})
+    output.document(sharded_document(stores, {"entries": documents}, missing=missing))
     ctx.exit(ExitCode.UNEXPECTED if missing else ExitCode.STOPPED)
 
 

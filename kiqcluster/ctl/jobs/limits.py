@@ -29,13 +29,13 @@ from kiqcluster.ctl.text.options import (
     Output,
     confirm,
     json_option,
-    read_shards,
     redis_options,
     stores_options,
     yes_option,
 )
 from kiqcluster.ctl.text.pager import DefaultListGroup, Page, page_options
 from kiqcluster.ctl.text.rows import SHORT_JID_WIDTH, arguments
+from kiqcluster.ctl.text.shards import read_shards, sharded_document, sharded_table
 from kiqcluster.ctl.text.tables import (
     ago,
     clean,
@@ -52,7 +52,6 @@ from kiqcluster.store import Store
 
 __all__ = ["limits"]
 
-SHARD_COLUMN = text_column("SHARD", 8)  # where there are several
 NO_LIMIT, PAUSED = "none", "paused"
 COLUMNS = (
     text_column("CLASS", 12),
@@ -111,7 +110,7 @@ def list_limits(ctx: click.Context, stores: list[Store], output: Output) -> None
       kiqctl limits list
       kiqctl limits list --json
     """
-    now, has_several = SystemClock.now(), len(stores) > 1
+    now = SystemClock.now()
     looks, missing = read_shards(
         stores, output, lambda store: (store.name, concurrency_limits(store=store), rate_limits(store=store))
     )
@@ -129,17 +128,16 @@ def list_limits(ctx: click.Context, stores: list[Store], output: Output) -> None
     for number, (columns, rows) in enumerate(shown):
         if number:
             output.print([""])
-        columns = (columns[0], SHARD_COLUMN, *columns[1:]) if has_several else columns
-        output.table(columns, [(row[0], shard, *row[1:]) if has_several else row for shard, row in rows], indent=0)
-
-    def marked(document: dict[str, Any], shard: str) -> dict[str, Any]:
-        return {**document, "shard": shard} if has_several else document
-
+        sharded_table(output, stores, columns, rows)
     document = {
-        "limits": [marked(_as_json(each), shard) for shard, found, _ in looks for each in found],
-        "rates": [marked(_rate_as_json(each), shard) for shard, _, rates in looks for each in rates],
+        "limits": [
+            sharded_document(stores, _as_json(each), shard=shard) for shard, found, _ in looks for each in found
+        ],
+        "rates": [
+            sharded_document(stores, _rate_as_json(each), shard=shard) for shard, _, rates in looks for each in rates
+        ],
     }
-    output.document({**document, "missing": missing} if has_several else document)
+    output.document(sharded_document(stores, document, missing=missing))
     ctx.exit(ExitCode.UNEXPECTED if missing else ExitCode.STOPPED)
 
 

@@ -14,19 +14,18 @@ from kiqcluster.ctl.text.options import (
     Output,
     confirm,
     json_option,
-    read_shards,
     stores_options,
     yes_option,
 )
 from kiqcluster.ctl.text.pager import DefaultListGroup, Page, page_options
 from kiqcluster.ctl.text.rows import SHORT_JID_WIDTH
+from kiqcluster.ctl.text.shards import read_shards, sharded_document, sharded_table
 from kiqcluster.ctl.text.tables import clean, format_duration, number_column, pluralize, text_column
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.store import Store
 
 __all__ = ["locks"]
 
-SHARD_COLUMN = text_column("SHARD", 8)  # where there are several
 COLUMNS = (
     text_column("CLASS", 12),
     text_column("HELD BY", SHORT_JID_WIDTH),
@@ -66,15 +65,13 @@ def list_locks(ctx: click.Context, stores: list[Store], output: Output, page: Pa
         return list(islice(locks, page.start + page.size))  # more are never shown
 
     looks, missing = read_shards(stores, output, look)
-    found, has_several = page.of(each for several in looks for each in several), len(stores) > 1
+    found = page.of(each for several in looks for each in several)
     if found:
-        columns = (COLUMNS[0], SHARD_COLUMN, *COLUMNS[1:]) if has_several else COLUMNS
-        rows = [(shard, _row(each)) for shard, each in found]
-        output.table(columns, [(row[0], shard, *row[1:]) if has_several else row for shard, row in rows], indent=0)
+        sharded_table(output, stores, COLUMNS, [(shard, _row(each)) for shard, each in found])
     else:
         output.info("no job holds a lock" if job_class is None else f"no job of {clean(job_class)} holds a lock")
-    documents = [{**_as_json(each), **({"shard": shard} if has_several else {})} for shard, each in found]
-    output.document({"locks": documents, **({"missing": missing} if has_several else {})})
+    documents = [sharded_document(stores, _as_json(each), shard=shard) for shard, each in found]
+    output.document(sharded_document(stores, {"locks": documents}, missing=missing))
     ctx.exit(ExitCode.UNEXPECTED if missing else ExitCode.STOPPED)
 
 

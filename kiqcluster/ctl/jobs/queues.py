@@ -16,13 +16,13 @@ from kiqcluster.ctl.text.options import (
     Output,
     confirm,
     json_option,
-    read_shards,
     redis_options,
     stores_options,
     yes_option,
 )
 from kiqcluster.ctl.text.pager import DefaultListGroup
 from kiqcluster.ctl.text.rows import WRONG_TYPE, size_and_latency
+from kiqcluster.ctl.text.shards import read_shards, sharded_document, sharded_table
 from kiqcluster.ctl.text.tables import clean, format_duration, format_number, number_column, pluralize, text_column
 from kiqcluster.errors import ExitCode
 from kiqcluster.store import Store
@@ -39,7 +39,6 @@ COLUMNS = (
     text_column("STATE"),
     text_column("LISTENED TO BY", 14),
 )
-SHARD_COLUMN = text_column("SHARD", 8)  # where there are several
 
 
 @click.group(cls=DefaultListGroup, context_settings=CONTEXT_SETTINGS)
@@ -70,19 +69,15 @@ def list_queues(ctx: click.Context, stores: list[Store], output: Output) -> None
     looks, missing = read_shards(stores, output, _look)
     listeners_by_shard = {look.shard: look.listeners for look in looks}
     found = [(look.shard, each) for look in looks for each in look.queues]
-    has_several = len(stores) > 1
-    columns = (COLUMNS[0], SHARD_COLUMN, *COLUMNS[1:]) if has_several else COLUMNS
     if found:
         rows = [(shard, _row(each, listeners_by_shard[shard].get(each.name, []))) for shard, each in found]
-        output.table(columns, [(row[0], shard, *row[1:]) if has_several else row for shard, row in rows], indent=0)
+        sharded_table(output, stores, COLUMNS, rows)
     else:
         output.info("there are no queues yet")
     documents = [
-        {
-            **asdict(each),
-            "listeners": listeners_by_shard[shard].get(each.name, []),
-            **({"shard": shard} if has_several else {}),
-        }
+        sharded_document(
+            stores, {**asdict(each), "listeners": listeners_by_shard[shard].get(each.name, [])}, shard=shard
+        )
         for shard, each in found
     ]
     moving = {look.shard: look.moving for look in looks if look.moving}
@@ -91,7 +86,7 @@ def list_queues(ctx: click.Context, stores: list[Store], output: Output) -> None
             f"{pluralize(count, 'job')} of {clean(shard)} on the way to the shard {clean(to)}: a migration ended "
             "early; run `kiqctl migrate --routing` again"
         )
-    document = {"queues": documents, **({"missing": missing} if has_several else {})}
+    document = sharded_document(stores, {"queues": documents}, missing=missing)
     output.document({**document, "moving": moving} if moving else document)
     ctx.exit(ExitCode.UNEXPECTED if missing else ExitCode.STOPPED)
 

@@ -14,11 +14,11 @@ from kiqcluster.ctl.text.options import (
     Output,
     confirm,
     json_option,
-    read_shards,
     stores_options,
     yes_option,
 )
 from kiqcluster.ctl.text.rows import WRONG_TYPE, size_and_latency
+from kiqcluster.ctl.text.shards import read_shards, sharded_document, sharded_table
 from kiqcluster.ctl.text.tables import format_number, number_column, text_column
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.store import Store
@@ -39,7 +39,6 @@ STATS_ATTRIBUTES = {
 }  # as they are called → attribute of Stats
 RARE = ("parked", "dropped", "suspects")  # shown only where there are some
 QUEUE_COLUMNS = (text_column("QUEUE", 12), number_column("SIZE"), number_column("LATENCY"), text_column("STATE"))
-SHARD_COLUMN = text_column("SHARD", 8)  # where there are several
 DAY_COLUMNS = (text_column("DAY"), number_column("PROCESSED"), number_column("FAILED"))
 
 
@@ -85,7 +84,6 @@ def stats(
 
 def _show(stores: list[Store], output: Output, history: int | None) -> int:
     looks, missing = read_shards(stores, output, lambda store: _look(store, history))
-    has_several = len(stores) > 1
     figures = {name: sum(look.figures[name] for look in looks) for name in looks[0].figures}
     days = [
         {"day": rows[0]["day"], **{name: sum(row[name] for row in rows) for name in ("processed", "failed")}}
@@ -95,10 +93,9 @@ def _show(stores: list[Store], output: Output, history: int | None) -> int:
     output.print(f"{name:<10} {format_number(value):>12}" for name, value in shown.items())
     queues = [(look.shard, each) for look in looks for each in look.queues]
     if queues:
-        rows = [(q.name, *([shard] if has_several else []), *size_and_latency(q), _state(q)) for shard, q in queues]
+        rows = [(shard, (q.name, *size_and_latency(q), _state(q))) for shard, q in queues]
         output.print([""])
-        columns = (QUEUE_COLUMNS[0], SHARD_COLUMN, *QUEUE_COLUMNS[1:]) if has_several else QUEUE_COLUMNS
-        output.table(columns, rows, indent=0)
+        sharded_table(output, stores, QUEUE_COLUMNS, rows)
     if days:
         output.print([""])
         output.table(
@@ -106,10 +103,11 @@ def _show(stores: list[Store], output: Output, history: int | None) -> int:
             [(day["day"], format_number(day["processed"]), format_number(day["failed"])) for day in days],
             indent=0,
         )
-    rows_as_json = [{**asdict(each), **({"shard": shard} if has_several else {})} for shard, each in queues]
+    rows_as_json = [sharded_document(stores, asdict(each), shard=shard) for shard, each in queues]
     unreadable = [key for look in looks for key in look.unreadable]
-    parts = {"shards": {look.shard: look.figures for look in looks}, "missing": missing} if has_several else {}
-    output.document({**figures, "queues": rows_as_json, "history": days, "unreadable": unreadable, **parts})
+    document = {**figures, "queues": rows_as_json, "history": days, "unreadable": unreadable}
+    figures_by_shard = {look.shard: look.figures for look in looks}
+    output.document(sharded_document(stores, document, shards=figures_by_shard, missing=missing))
     return ExitCode.UNEXPECTED if missing else ExitCode.STOPPED
 
 

@@ -13,8 +13,9 @@ import click
 from kiqcluster.api import StrikeSet
 from kiqcluster.ctl.jobs.enqueue import parse_value
 from kiqcluster.ctl.text.completion import complete_classes
-from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, Output, json_option, read_shards, stores_options
+from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, Output, json_option, stores_options
 from kiqcluster.ctl.text.pager import DefaultListGroup
+from kiqcluster.ctl.text.shards import read_shards, sharded_document, sharded_table
 from kiqcluster.ctl.text.tables import clean, format_duration, format_number, iso_time, number_column, text_column
 from kiqcluster.errors import ExitCode, KiqError, UsageError
 from kiqcluster.features.strikes import Strike
@@ -24,7 +25,6 @@ from kiqcluster.store import Store
 
 __all__ = ["strike"]
 
-SHARD_COLUMN = text_column("SHARD", 8)  # where there are several
 COLUMNS = (
     text_column("ID"),
     text_column("JOBS", 16),
@@ -59,15 +59,13 @@ def list_strikes(ctx: click.Context, stores: list[Store], output: Output) -> Non
     """
     now = SystemClock.now()
     looks, missing = read_shards(stores, output, lambda store: (store.name, StrikeSet(store=store).list()))
-    found, has_several = [(shard, *each) for shard, several in looks for each in several], len(stores) > 1
+    found = [(shard, *each) for shard, several in looks for each in several]
     if found:
-        columns = (COLUMNS[0], SHARD_COLUMN, *COLUMNS[1:]) if has_several else COLUMNS
-        rows = [(shard, _row(each, count, now)) for shard, each, count in found]
-        output.table(columns, [(row[0], shard, *row[1:]) if has_several else row for shard, row in rows], indent=0)
+        sharded_table(output, stores, COLUMNS, [(shard, _row(each, count, now)) for shard, each, count in found])
     else:
         output.info("there are no strikes")
-    documents = [{**_as_json(each, count), **({"shard": shard} if has_several else {})} for shard, each, count in found]
-    output.document({"strikes": documents, **({"missing": missing} if has_several else {})})
+    documents = [sharded_document(stores, _as_json(each, count), shard=shard) for shard, each, count in found]
+    output.document(sharded_document(stores, {"strikes": documents}, missing=missing))
     ctx.exit(ExitCode.UNEXPECTED if missing else ExitCode.STOPPED)
 
 

@@ -14,11 +14,11 @@ from kiqcluster.ctl.text.options import (
     Output,
     confirm,
     json_option,
-    read_shards,
     stores_options,
     yes_option,
 )
 from kiqcluster.ctl.text.pager import DefaultListGroup, Page, page_options
+from kiqcluster.ctl.text.shards import read_shards, sharded_document, sharded_table
 from kiqcluster.ctl.text.tables import (
     ago,
     clean,
@@ -39,7 +39,6 @@ from kiqcluster.tasks import Task, TaskEvent, TaskStatus
 
 __all__ = ["tasks"]
 
-SHARD_COLUMN = text_column("SHARD", 8)  # where there are several
 COLUMNS = (
     text_column("ID", 24),
     text_column("NAME", 10, shrinks_first=True),
@@ -86,15 +85,13 @@ def list_tasks(ctx: click.Context, stores: list[Store], output: Output, page: Pa
 
     looks, missing = read_shards(stores, output, look)
     every = sorted((each for several in looks for each in several), key=lambda pair: -pair[1].created_at)
-    found, has_several, now = page.of(iter(every)), len(stores) > 1, SystemClock.now()
+    found, now = page.of(iter(every)), SystemClock.now()
     if found:
-        columns = (COLUMNS[0], SHARD_COLUMN, *COLUMNS[1:]) if has_several else COLUMNS
-        rows = [(shard, _row(status, now)) for shard, status in found]
-        output.table(columns, [(row[0], shard, *row[1:]) if has_several else row for shard, row in rows], indent=0)
+        sharded_table(output, stores, COLUMNS, [(shard, _row(status, now)) for shard, status in found])
     else:
         output.info("there are no tasks")
-    documents = [{**_as_json(status), **({"shard": shard} if has_several else {})} for shard, status in found]
-    output.document({"tasks": documents, **({"missing": missing} if has_several else {})})
+    documents = [sharded_document(stores, _as_json(status), shard=shard) for shard, status in found]
+    output.document(sharded_document(stores, {"tasks": documents}, missing=missing))
     ctx.exit(ExitCode.UNEXPECTED if missing else ExitCode.STOPPED)
 
 

@@ -16,12 +16,12 @@ from kiqcluster.control.slot_state import SlotState
 from kiqcluster.control.socket_transport import SocketTransport
 from kiqcluster.control.transports import Transport
 from kiqcluster.ctl.text.tables import Column, ascii_only, clean, json_line, table, terminal_width
-from kiqcluster.errors import KiqError, StoreError, UsageError
+from kiqcluster.errors import KiqError, UsageError
 from kiqcluster.process import config_sources
 from kiqcluster.process.config import Config, has_colours
 from kiqcluster.process.durations import parse_duration, show_duration
 from kiqcluster.process.runtime import Setup, using_setup
-from kiqcluster.store import Store, is_outage
+from kiqcluster.store import Store
 from kiqcluster.store.shards import address_of, same_redis, shard_name
 
 __all__ = [
@@ -41,7 +41,6 @@ __all__ = [
     "json_option",
     "output_of",
     "progress",
-    "read_shards",
     "redis_options",
     "socket_option",
     "store_options",
@@ -66,7 +65,6 @@ COLOURS_BY_PREFIX = {  # by how a word begins
 }
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
@@ -335,27 +333,6 @@ def address_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ):
         run = option(run)
     return run
-
-
-def read_shards(stores: Sequence[Store], output: Output, read: Callable[[Store], T]) -> tuple[list[T], list[str]]:
-    """Return what each shard has, and the names of those that are away, which is said.
-
-    Raises StoreError if none answers, or one refuses.
-    """
-    found: list[T] = []
-    failures: dict[str, StoreError] = {}
-    for store in stores:
-        try:
-            found.append(read(store))
-        except StoreError as error:
-            if not is_outage(error):
-                raise
-            failures[store.name] = error
-    if not found:
-        raise next(iter(failures.values()))
-    for name, failure in failures.items():
-        output.error(f"the shard {name} is left out: {failure}")
-    return found, list(failures)
 
 
 # asking, and how far it is

@@ -18,10 +18,10 @@ from kiqcluster.ctl.text.options import (
     RedisChoice,
     address_options,
     json_option,
-    read_shards,
     socket_option,
 )
 from kiqcluster.ctl.text.rows import BUSY_COLUMNS, arguments, progress_words
+from kiqcluster.ctl.text.shards import read_shards
 from kiqcluster.ctl.text.tables import ago, format_duration, pluralize
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.process.clock import SystemClock

@@ -14,8 +14,10 @@ from benchmarks.measure import FULL, Figures, Scale
 from benchmarks.peers import Peer
 from benchmarks.stage import Stage
 from kiqcluster import job
-from kiqcluster.client.client import Client
+from kiqcluster.client.draft import Draft, Drafts
+from kiqcluster.client.preparation import prepare, prepare_all
 from kiqcluster.job import JobFunction
+from kiqcluster.process.runtime import current_setup
 
 __all__ = ["JOBS", "STEPS", "typed_arguments"]
 
@@ -79,15 +81,15 @@ def typed_arguments(_stage: Stage, _peer: Peer, scale: Scale) -> Figures:
 
 def actions(function: JobFunction[..., Any], given: tuple[Any, ...], calls: int) -> dict[str, Callable[[], None]]:
     """Return each step of STEPS, done so many times."""
-    definition, client = function.definition, Client()
+    definition, setup = function.definition, current_setup()
     stored = definition.positional(given, {})
 
     def push() -> None:
         for _ in range(calls):
-            client.prepare(definition.name, definition.options, definition.positional(given, {}), definition=definition)
+            prepare(setup, Draft(definition.name, definition.options, definition.positional(given, {}), definition))
 
     def bulk() -> None:
-        client.prepare_bulk(definition.name, definition.options, [given] * calls, definition=definition)
+        prepare_all(setup, Drafts(definition.name, definition.options, [given] * calls, definition))
 
     def run() -> None:
         for _ in range(calls):

@@ -32,11 +32,13 @@ from kiqcluster.application.options import (
 from kiqcluster.application.registry import Definition
 from kiqcluster.application.signatures import signature_of
 from kiqcluster.client.chains import AsyncNext, Chain, HasPerform, Link, Next
-from kiqcluster.client.client import Client
+from kiqcluster.client.destination import store_of_handle
+from kiqcluster.client.draft import Draft, Drafts
 from kiqcluster.client.handle import Handle
+from kiqcluster.client.preparation import push_of
 from kiqcluster.client.router import options_of, queue_of
+from kiqcluster.client.sending import asend, asend_all, send, send_all
 from kiqcluster.errors import JobDefinitionError
-from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.durations import delay_of, scheduled_at
 from kiqcluster.process.job_context import CURRENT_JOB, INLINE_JOB
 from kiqcluster.process.runtime import Run, current_setup
@@ -108,54 +110,43 @@ class Enqueuer(Link[P, R]):
 
         Raises InvalidArguments, StoreError.  One round trip.
         """
-        return self._enqueue(args, kwargs, None)
+        return send(current_setup(), self._draft(args, kwargs))
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R] | None:
         """Enqueue the job; return its handle, or None when client middleware stopped it.
 
         With the option `result_ttl`, `handle.result()` waits for what it returns.  Raises as perform_async.
         """
-        jid = self._enqueue(args, kwargs, None)
-        return None if jid is None else self._handle(jid)
+        return self._handle(send(current_setup(), self._draft(args, kwargs)))
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R] | None:
-        """Do the same in a coroutine: its event loop goes on meanwhile.
+        """Enqueue the job in a coroutine, whose event loop goes on meanwhile; see enqueue.
 
         Pushes that coroutines make at the same time share round trips.
         """
-        definition, name, options = self.definition, self.definition.name, self.options
-        arguments = definition.positional(args, kwargs)
-        jid = await Client().aenqueue(name, options, arguments, None, None, self.wait_replicas, definition)
-        return None if jid is None else self._handle(jid)
-
-    async def aenqueue_bulk(self, argument_lists: Iterable[Sequence[Any]]) -> list[Jid | None]:
-        """Do what perform_bulk does, in a coroutine."""
-        definition, name, options = self.definition, self.definition.name, self.options
-        return await Client().aenqueue_bulk(name, options, argument_lists, None, definition, self.wait_replicas)
+        return self._handle(await asend(current_setup(), self._draft(args, kwargs)))
 
     def perform_in(self, delay: float | timedelta, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """Enqueue the job to run after a delay, in seconds or as a timedelta."""
-        return self._enqueue(args, kwargs, delay_of(delay))
+        return send(current_setup(), self._draft(args, kwargs, delay_of(delay)))
 
     def perform_at(self, when: float | datetime, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """Enqueue the job to run at an epoch second or an aware datetime; at once when that is past.
 
         A number below 10⁹, which to Sidekiq is a delay, raises InvalidPush.
         """
-        return self._enqueue(args, kwargs, scheduled_at(when, 0.0))
+        return send(current_setup(), self._draft(args, kwargs, scheduled_at(when, 0.0)))
 
     def perform_bulk(self, argument_lists: Iterable[Sequence[Any]]) -> list[Jid | None]:
         """Enqueue a job per list of arguments; return jids in order.  One round trip per 1 000 jobs.
 
         Raises InvalidArguments before anything is enqueued; StoreError, whose `enqueued` has the jids written so far.
         """
-        return Client().enqueue_bulk(
-            self.definition.name,
-            self.options,
-            argument_lists,
-            definition=self.definition,
-            wait_replicas=self.wait_replicas,
-        )
+        return send_all(current_setup(), self._drafts(argument_lists))
+
+    async def aenqueue_bulk(self, argument_lists: Iterable[Sequence[Any]]) -> list[Jid | None]:
+        """Enqueue a job per list of arguments in a coroutine; see perform_bulk."""
+        return await asend_all(current_setup(), self._drafts(argument_lists))
 
     def perform_inline(self, /, *args: P.args, **kwargs: P.kwargs) -> R | None:
         """Run the job in this thread, through both middleware chains and a round trip through JSON.
@@ -167,14 +158,10 @@ class Enqueuer(Link[P, R]):
 
     def run_inline(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[R]:
         """Do the same; return the result as the only element, nothing if middleware stopped the job."""
-        definition, name, options = self.definition, self.definition.name, self.options
-        arguments = definition.positional(args, kwargs)
-        if definition.enveloped is not None:
-            name, options, envelop = definition.enveloping(options, SystemClock().now())
-            definition, arguments = definition.enveloped, envelop(arguments)
-        push = Client().draft(name, options, arguments, None, None, definition)
+        push = push_of(current_setup(), self._draft(args, kwargs))
         if push is None:
             return []
+        definition = self.definition.enveloped or self.definition
         payload = ruby_json.decode(ruby_json.encode(push.payload))
         instance, perform = definition.prepare()
         run = Run(payload, push.queue, definition, instance)
@@ -200,18 +187,19 @@ class Enqueuer(Link[P, R]):
         made._options = {**self._options, **keys}
         return made
 
-    def _handle(self, jid: Jid) -> Handle[R]:
-        is_in_redis = current_setup().delivery is None
-        store = Client().store_of(self.definition.name, self.definition) if is_in_redis else None
-        return Handle(jid, self.definition, store)
-
-    def _enqueue(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], at: float | timedelta | datetime | None
-    ) -> Jid | None:
+    def _draft(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], at: float | timedelta | None = None) -> Draft:
         definition = self.definition
         arguments = definition.positional(args, kwargs)
-        replicas = self.wait_replicas
-        return Client().enqueue(definition.name, self.options, arguments, at, None, replicas, definition)
+        return Draft(definition.name, self.options, arguments, definition, at, None, self.wait_replicas)
+
+    def _drafts(self, lists: Iterable[Sequence[Any]]) -> Drafts:
+        definition = self.definition
+        return Drafts(definition.name, self.options, lists, definition, wait_replicas=self.wait_replicas)
+
+    def _handle(self, jid: Jid | None) -> Handle[R] | None:
+        if jid is None:
+            return None
+        return Handle(jid, self.definition, store_of_handle(self.definition.name, self.definition))
 
 
 class ResolvedQueue:

@@ -9,8 +9,9 @@ from typing import Any
 
 from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.application.registry import Definition, current_registry
-from kiqcluster.client.client import Client
 from kiqcluster.client.cron_jobs import resolved
+from kiqcluster.client.draft import Draft
+from kiqcluster.client.sending import send
 from kiqcluster.control.fleet import Fleet, read_fleet
 from kiqcluster.errors import InvalidArguments, UsageError
 from kiqcluster.features.cron import CRON, CRON_AT, CronRun
@@ -246,7 +247,8 @@ class CronSet:
         options = {**entry.options, "queue": entry.queue, CRON: entry.name, CRON_AT: int(now)}
         definition = current_registry().get(entry.job)
         jid = new_jid()
-        found = Client(self._store).enqueue(entry.job, options, list(entry.args), jid=jid, definition=definition)
+        draft = Draft(entry.job, options, list(entry.args), definition, jid=jid, store=self._store)
+        found = send(current_setup(), draft)
         if found != jid:
             return CronPush(None, found)
         history = self._store.keys.cron_history(entry.id)

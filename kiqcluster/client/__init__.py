@@ -3,7 +3,10 @@
 Read in this order:
 router      the queue of a job class, by the routing rules
 items       what the item of a push says, and what it lacks
-client      Client: pushes jobs, through client middleware and the client halves of the features
+draft       what a caller wants pushed
+preparation  a draft becomes a job that is ready to be written: client middleware, checks, features
+sending     a draft is prepared, and written to its destination
+client      Client: pushes jobs that need no class here, by items
 destination    where the jobs of a push go: Redis, an outbox, the memory of a test
 writes      pushed jobs to Redis, many in one round trip
 cron_jobs   what a cron entry enqueues

@@ -19,16 +19,15 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, S
 
 from kiqcluster.application.options import CLAIMING
 from kiqcluster.application.registry import Definition
-from kiqcluster.client.client import Client
+from kiqcluster.client.destination import store_of_handle, target_of
+from kiqcluster.client.draft import Draft
 from kiqcluster.client.handle import Handle
 from kiqcluster.client.items import read_item
-from kiqcluster.client.router import shard_of
+from kiqcluster.client.preparation import push_of
 from kiqcluster.errors import InvalidArguments, InvalidPush, UsageError
 from kiqcluster.features import expiry
 from kiqcluster.features.chains import KEPT_RESULT_TTL, THEN
-from kiqcluster.features.payload.context import with_context
 from kiqcluster.features.results import RESULT_TTL
-from kiqcluster.process.delivery import VIA
 from kiqcluster.process.runtime import Setup, current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import ENCRYPT, Jid, Payload
@@ -212,17 +211,17 @@ class Chain(Generic[P, R]):
         setup = current_setup()
         first = self.first.definition
         _check(first.name, first, {})
-        place = store or _place(setup, first.name, first)
+        place = target_of(setup, first.name, first, store)
         following, definition = list[Payload](), None
         for step in self._steps:
             name, definition, options = _read_job(setup, step.job)
             _check(name, definition, options)
-            if store is None and _place(setup, name, definition) is not place:
+            if target_of(setup, name, definition, store) is not place:
                 raise InvalidPush(
                     f"{name} is in another shard than {first.name}, and a chain is in one: route both to one shard, or "
                     "have the job before it enqueue it"
                 )
-            following.append(_payload(Client(store, setup), name, definition, options, step.arguments))
+            following.append(_payload(setup, Draft(name, options, list(step.arguments), definition, store=store)))
         if following and definition is not None and RESULT_TTL in definition.local:
             following[-1][KEPT_RESULT_TTL] = definition.local[RESULT_TTL]
         _check_size(following)
@@ -234,8 +233,7 @@ class Chain(Generic[P, R]):
     def _handle(self, prepared: _Prepared, first: Jid) -> Handle[R]:
         definition = prepared.definition if prepared.following else self.first.definition
         name = str(prepared.following[-1]["class"]) if prepared.following else self.first.definition.name
-        is_in_redis = current_setup().delivery is None
-        store = Client().store_of(self.first.definition.name, self.first.definition) if is_in_redis else None
+        store = store_of_handle(self.first.definition.name, self.first.definition)
         jids = (first, *prepared.jids)
         return Handle(jids[-1], definition, store, name=name, jids=jids)
 
@@ -286,20 +284,16 @@ def _check(name: str, definition: Definition | None, options: Mapping[str, JSON]
         )
 
 
-def _place(setup: Setup, name: str, definition: Definition | None) -> Store:
-    return VIA.get() or shard_of(setup, name, definition) or setup.current_store()
-
-
-def _payload(
-    client: Client, name: str, definition: Definition | None, options: Mapping[str, JSON], arguments: list[JSON]
-) -> Payload:
+def _payload(setup: Setup, draft: Draft) -> Payload:
     """Return a job as the chain carries it: as a push would write it, without the times of that."""
-    push = client.draft(name, with_context(options), list(arguments), None, None, definition)
+    push = push_of(setup, draft)
     if push is None:
-        raise InvalidPush(f"client middleware stopped {name}, so that its chain would end there; nothing was enqueued")
+        raise InvalidPush(
+            f"client middleware stopped {draft.name}, so that its chain would end there; nothing was enqueued"
+        )
     if push.rows or push.at is not None or push.payload.get(ENCRYPT):
         raise InvalidPush(
-            f"client middleware, or a policy, gave {name} what no job of a chain may have: a time, rows, encrypt"
+            f"client middleware, or a policy, gave {draft.name} what no job of a chain may have: a time, rows, encrypt"
         )
     if expiry.EXPIRES_IN in push.payload:
         expiry.mark(push)  # checks it

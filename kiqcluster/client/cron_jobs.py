@@ -12,16 +12,17 @@ from dataclasses import replace
 
 from kiqcluster.application.definitions import cron_queue
 from kiqcluster.application.registry import Definition
-from kiqcluster.client.client import Client
+from kiqcluster.client.draft import Draft
+from kiqcluster.client.preparation import prepare
 from kiqcluster.client.router import route_of
 from kiqcluster.features.cron import CRON, CRON_AT, CronRun, Step
 from kiqcluster.features.payload.context import application_context
 from kiqcluster.process.delivery import Ready
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.cron_entries import CronEntry
-from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Jid, new_jid
+from kiqcluster.store import Store
 from kiqcluster.store.cron import HISTORY_SIZE
 
 __all__ = ["prepared", "resolved"]
@@ -46,7 +47,7 @@ def resolved(setup: Setup, definition: Definition | None, entry: CronEntry) -> t
 
 
 def prepared(
-    client: Client, keys: Keys, definition: Definition | None, entry: CronEntry, step: Step, now: float
+    setup: Setup, store: Store, definition: Definition | None, entry: CronEntry, step: Step, now: float
 ) -> Ready | None:
     """Return the job of a step that has one, with the rows of push.lua; None if client middleware stopped it.
 
@@ -55,9 +56,10 @@ def prepared(
     jid, at = Jid(new_jid()), step.awaited if step.at is None else step.at
     options = {**entry.options, "queue": entry.queue, CRON: entry.name, CRON_AT: int(at)}
     with application_context(caller_id=f"{CRON}/{entry.name}"):
-        ready = client.prepare(entry.job, options, list(entry.args), None, jid, definition)
+        ready = prepare(setup, Draft(entry.job, options, list(entry.args), definition, jid=jid, store=store))
     if ready is None:
         return None
+    keys = store.keys
     tick = Effect("tick", keys.cron_ticks, (entry.id, repr(step.awaited), repr(float(step.following))))
     run = CronRun(ready.jid, at, now)
     log = Effect("log", keys.cron_history(entry.id), (run.encoded(), HISTORY_SIZE))

@@ -1,7 +1,7 @@
 """Destinations: where the jobs of a push are written.  Threads and coroutines share all of it but the wait.
 
 destination_of   chosen once for each push, at its call: also for a write that waits for a commit
-store_of         the shard of a push, for those who write themselves, and for handles
+target_of        the shard of a push; store_of for those who write themselves, store_of_handle for those who read
 
 | destination | chosen                                              | its jobs                                     |
 |-------------|-----------------------------------------------------|----------------------------------------------|
@@ -20,14 +20,15 @@ from typing import Protocol
 
 from kiqcluster.application.registry import Definition
 from kiqcluster.client.async_writes import awrite_all
+from kiqcluster.client.draft import Draft, Drafts
 from kiqcluster.client.router import shard_of
 from kiqcluster.client.writes import Refused, write_all
 from kiqcluster.errors import UsageError
 from kiqcluster.process.delivery import OUTBOX, VIA, Deferral, Delivery, Ready, TakeJobs
-from kiqcluster.process.runtime import Setup
+from kiqcluster.process.runtime import Setup, current_setup
 from kiqcluster.store import Store
 
-__all__ = ["Destination", "destination_of", "store_of", "target_of"]
+__all__ = ["Destination", "destination_of", "store_of", "store_of_handle", "target_of"]
 
 
 class Destination(Protocol):
@@ -109,15 +110,21 @@ class AfterCommit:
         return bool(jobs) and self.deferral(self.definition, partial(self.then.write, jobs, wait_replicas))
 
 
-def destination_of(setup: Setup, name: str, definition: Definition | None, store: Store | None = None) -> Destination:
-    """Return where a push of this job goes.  store: the shard that the caller names.  Raises UnroutedCall."""
-    target = _target(setup, name, definition, store)
+def destination_of(setup: Setup, draft: Draft | Drafts) -> Destination:
+    """Return where a push goes.  Raises UnroutedCall."""
+    target = draft.store or VIA.get() or shard_of(setup, draft.name, draft.definition)
     take = OUTBOX.get()
     if take is not None:
         return Outbox(take, target or setup.current_store())
     delivery = setup.delivery
     found: Destination = Shard(target or setup.current_store()) if delivery is None else Memory(delivery, target, setup)
-    return found if setup.deferral is None else AfterCommit(setup.deferral, definition, found)
+    return found if setup.deferral is None else AfterCommit(setup.deferral, draft.definition, found)
+
+
+def store_of_handle(name: str, definition: Definition | None) -> Store | None:
+    """Return the shard in which a handle looks for its job, None in memory.  Raises UnroutedCall."""
+    setup = current_setup()
+    return target_of(setup, name, definition) if setup.delivery is None else None
 
 
 def store_of(setup: Setup, name: str, definition: Definition | None, store: Store | None = None) -> Store:
@@ -131,11 +138,6 @@ def store_of(setup: Setup, name: str, definition: Definition | None, store: Stor
     return target_of(setup, name, definition, store)
 
 
-def target_of(setup: Setup, name: str, definition: Definition | None, store: Store | None) -> Store:
+def target_of(setup: Setup, name: str, definition: Definition | None, store: Store | None = None) -> Store:
     """Return the shard for which a push is made, also in memory.  Raises UnroutedCall."""
-    return _target(setup, name, definition, store) or setup.current_store()
-
-
-def _target(setup: Setup, name: str, definition: Definition | None, store: Store | None) -> Store | None:
-    """Return the shard of a push, None for the default one.  Raises UnroutedCall."""
-    return store or VIA.get() or shard_of(setup, name, definition)
+    return store or VIA.get() or shard_of(setup, name, definition) or setup.current_store()

@@ -66,7 +66,7 @@ def shard_of(setup: Setup, name: str, definition: Definition | None) -> Store | 
         return None
     found = None if definition is None else route_of(setup, definition)
     if found is None or found.index is None:
-        setup.check_routed(f"a push of {name}")
+        setup.check_routed(f"a push of {name if definition is None else definition.name}")
         return None
     return setup.shard(found.shard) if found.shard else None
 

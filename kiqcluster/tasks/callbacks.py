@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 from kiqcluster.client.chains import Chain
-from kiqcluster.client.client import Client
+from kiqcluster.client.draft import Draft
 from kiqcluster.client.items import read_item
+from kiqcluster.client.preparation import prepare
 from kiqcluster.errors import UsageError
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq import ruby_json
@@ -44,7 +45,7 @@ def _prepared(setup: Setup, store: Store, task: str, event: str, job: Any) -> by
     options = {**options, **getattr(first, "options", {})}  # of `Report.set(queue=…)`
     if isinstance(job, Chain):
         options |= job.prepared(store).keys
-    ready = Client(store, setup).prepare(name, options, definition.positional((task,), {}), None, None, definition)
+    ready = prepare(setup, Draft(name, options, definition.positional((task,), {}), definition, store=store))
     if ready is None:
         raise UsageError(f"{event}: client middleware stopped {name}, so the task could not push it")
     if ready.rows:

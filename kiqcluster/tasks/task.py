@@ -20,8 +20,10 @@ from typing import Any
 
 from kiqcluster.application.argument_types import TypedDefinition
 from kiqcluster.client.chains import Chain
-from kiqcluster.client.client import Client, all_positions
+from kiqcluster.client.destination import store_of
+from kiqcluster.client.draft import Drafts
 from kiqcluster.client.items import read_item
+from kiqcluster.client.preparation import all_positions, prepare_all
 from kiqcluster.control.cancellation import remove_of_tasks, tell_processes
 from kiqcluster.errors import InvalidPush, TaskEnded, UsageError
 from kiqcluster.process.delivery import Ready
@@ -93,8 +95,7 @@ class Task:
         callbacks = {"on_complete": on_complete, "on_success": on_success, "on_death": on_death}
         setup = current_setup()
         label, definition, options = _job(job, queue)
-        client = Client(None if parent is None else parent._store, setup)
-        store = client.store_of(label, definition)
+        store = store_of(setup, label, definition, None if parent is None else parent._store)
         task = cls(new_jid(), store)
         jobs = [each for each in task._prepared(label, definition, options, rows) if each is not None]
         kept_callbacks = prepared_callbacks(setup, store, task.id, callbacks)
@@ -130,7 +131,7 @@ class Task:
         """
         setup = current_setup()
         given = store if store is not None else None if parent is None else parent._store
-        task = cls(new_jid(), given or Client(None, setup).store_of(name, None))
+        task = cls(new_jid(), given or store_of(setup, name, None))
         callbacks = {"on_complete": on_complete, "on_success": on_success, "on_death": on_death}
         prepared = prepared_callbacks(setup, task._store, task.id, callbacks)
         task._create(name, "", 0, prepared, parent, {"ttl": ttl, "kept": kept, "history": int(history)})
@@ -294,9 +295,9 @@ class Task:
             rows = all_positions(name, definition, rows)
         jids = None
         if adder is not None and adder.jid:
-            with suppress(TypeError, ValueError, RecursionError):  # prepare_bulk says what does not fit
+            with suppress(TypeError, ValueError, RecursionError):  # prepare_all says what does not fit
                 jids = added_jids(adder, self.id, name, _encoded(rows), secret_key(setup) if is_secret else b"")
-        ready = Client(self._store, setup).prepare_bulk(name, keyed, rows, definition=definition, jids=jids)
+        ready = prepare_all(setup, Drafts(name, keyed, rows, definition, jids=jids, store=self._store))
         kept = itertools.repeat(b"") if is_secret else _kept(rows)
         return [
             None if each is None else TaskJob(each.jid, each.queue, each.at, each.encoded, _rows_of(each), arguments)

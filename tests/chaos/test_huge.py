@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kiqcluster import Client
-from kiqcluster.client import client
+from kiqcluster.client import preparation
 from kiqcluster.client.writes import MAX_JOBS_PER_ROUND_TRIP
 from kiqcluster.errors import InvalidPush, ReplyLost
 from kiqcluster.process.config import Config
@@ -117,7 +117,7 @@ def test_a_huge_bulk_push_that_is_broken_off_says_which_jobs_are_enqueued(stage:
 def test_a_payload_that_no_redis_takes_is_refused_before_anything_is_sent(
     stage: ChaosStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "MAX_PAYLOAD_BYTES", PART_BYTES)  # the real one is no fun to hold in memory
+    monkeypatch.setattr(preparation, "MAX_PAYLOAD_BYTES", PART_BYTES)  # the real one is no fun to hold in memory
 
     with pytest.raises(InvalidPush, match=r"entry 1: .*Redis takes"):
         stage.push_many("Work", [[0, "x"], [0, "x" * PART_BYTES], [0, "x"]])

@@ -15,8 +15,9 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kiqcluster import Client
 from kiqcluster.application.registry import Definition
+from kiqcluster.client.draft import Drafts
+from kiqcluster.client.sending import send_all
 from kiqcluster.errors import PushError
 from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
@@ -75,7 +76,7 @@ def outcome(store: Store, mode: str, links: list[Any], *push: Any) -> list[Any]:
     result: list[Any] = []
     with complaints() as heard:
         try:
-            jids = Client(store, setup).enqueue_bulk(*push)
+            jids = send_all(setup, Drafts(*push, store=store))
             result += [len(jids), len(set(jids))]
         except PushError as error:
             result += [type(error), str(error)]
@@ -107,7 +108,7 @@ def test_a_bulk_push_does_the_same_with_and_without_a_link(
     at = data.draw(st.none() | times | st.lists(times, min_size=len(lists), max_size=len(lists)), "at")
     definition = data.draw(st.sampled_from([None, DEFINED]), "definition")
 
-    at_once = outcome(store, mode, [], name, options, lists, at, definition)
+    at_once = outcome(store, mode, [], name, options, lists, definition, at)
 
-    one_by_one = outcome(store, mode, [lambda push, proceed: proceed()], name, options, lists, at, definition)
+    one_by_one = outcome(store, mode, [lambda push, proceed: proceed()], name, options, lists, definition, at)
     assert at_once == one_by_one

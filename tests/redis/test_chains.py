@@ -268,10 +268,10 @@ class TestPush:
     def test_jobs_of_two_shards_are_refused(
         self, download: Any, resize: Any, setup: Setup, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from kiqcluster.client import chains
+        from kiqcluster.client import destination
 
         other = Store("redis://127.0.0.1:1/0", name="other")
-        monkeypatch.setattr(chains, "shard_of", lambda _setup, name, _: other if name == "resize" else None)
+        monkeypatch.setattr(destination, "shard_of", lambda _setup, name, _: other if name == "resize" else None)
 
         with pytest.raises(InvalidPush, match="another shard"):
             download.then(resize).enqueue("a")

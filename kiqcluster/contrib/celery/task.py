@@ -16,9 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, overload
 
-from kiqcluster import Client, current_job
+from kiqcluster import current_job
 from kiqcluster.application.definitions import check_function, define
+from kiqcluster.client.destination import store_of_handle
+from kiqcluster.client.draft import Draft
 from kiqcluster.client.handle import Handle
+from kiqcluster.client.sending import send
 from kiqcluster.contrib.celery.arguments import Arguments
 from kiqcluster.contrib.celery.attributes import RefusesAttributes
 from kiqcluster.contrib.celery.calls import Call, call_of, seconds_until
@@ -117,15 +120,15 @@ class Task(RefusesAttributes, Generic[P, R]):
 
     def AsyncResult(self, task_id: str) -> Result[R]:  # noqa: N802  # Celery's name
         """Return the handle of a job of this task that was enqueued before."""
-        is_in_redis = current_setup().delivery is None
-        store = Client().store_of(self.name, self.definition) if is_in_redis else None
+        store = store_of_handle(self.name, self.definition)
         return Result(Handle(task_id, self.definition, store))  # type: ignore[arg-type]  # a jid is text
 
     def _push(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call) -> Result[R]:
         arguments = self.definition.write(self._arguments.pack(self.name, args, kwargs))
         options = self._enqueuer.set(**call.options).options if call.options else self._enqueuer.options
         replicas = self._enqueuer.wait_replicas
-        jid = Client().enqueue(self.name, options, arguments, call.at, call.task_id, replicas, self.definition)
+        draft = Draft(self.name, options, arguments, self.definition, call.at, call.task_id, replicas)
+        jid = send(current_setup(), draft)
         if jid is None:
             raise PushStopped(f"{self.name} was not enqueued: client middleware stopped the push")
         return self.AsyncResult(jid)

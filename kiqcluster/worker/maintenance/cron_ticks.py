@@ -19,7 +19,6 @@ from math import inf
 from typing import NamedTuple
 
 from kiqcluster.application.registry import Definition, Registry
-from kiqcluster.client.client import Client
 from kiqcluster.client.cron_jobs import prepared
 from kiqcluster.client.writes import write_each
 from kiqcluster.errors import RedisRefused, UsageError, as_exception
@@ -62,7 +61,6 @@ class CronTicks:
         self._registry = registry
         self._metrics = metrics
         self._application = runtime.config.known_cron_application()
-        self._client = Client(runtime.store, runtime.setup)
         self._entries: dict[str, tuple[bytes, CronEntry | None]] = {}  # id → as Redis holds it, and decoded
         self._refused: dict[str, str] = {}  # entry whose latest push Redis has refused → the words of that
         self._waiting: dict[str, float] = {}  # entry that could not be enqueued → monotonic second of the next try
@@ -144,8 +142,8 @@ class CronTicks:
 
     def _prepared(self, entry: CronEntry, step: Step, now: float) -> Ready | None:
         """Return the job of a step; None if client middleware stopped it, or if it cannot be made now."""
-        keys, definition = self._runtime.store.keys, self._definition(entry)
-        return guarded(partial(self._unprepared, entry), prepared, self._client, keys, definition, entry, step, now)
+        setup, store, definition = self._runtime.setup, self._runtime.store, self._definition(entry)
+        return guarded(partial(self._unprepared, entry), prepared, setup, store, definition, entry, step, now)
 
     def _unprepared(self, entry: CronEntry, raised: BaseException) -> None:
         self._runtime.setup.notify_error_handlers(as_exception(raised), {"context": "cron", "entry": entry.id})

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from kiqcluster import Client, Job, job
+from kiqcluster.client.draft import Draft
+from kiqcluster.client.preparation import push_of
+from kiqcluster.client.sending import send
 from kiqcluster.errors import InvalidArguments, InvalidPush, UsageError
 from kiqcluster.process.config import Config
 from kiqcluster.process.durations import due_at
-from kiqcluster.process.runtime import Push, Setup
+from kiqcluster.process.runtime import Push, Setup, current_setup
 from kiqcluster.store import Store
 
 NOW = 1_795_168_740.5
@@ -302,7 +305,7 @@ def test_via_takes_a_store_and_passes_over_nothing_else(setup: Setup, shard: Any
 
 class TestChecks:
     def draft(self, arguments: Any) -> Push | None:
-        return Client().draft("X", {"retry": True, "queue": "default"}, arguments, None, None)
+        return push_of(current_setup(), Draft("X", {"retry": True, "queue": "default"}, arguments))
 
     @pytest.mark.parametrize(("mode", "raises"), [("raise", True), ("warn", False), ("off", False)])
     def test_arguments_are_checked_in_the_configured_mode(
@@ -337,7 +340,7 @@ class TestChecks:
         definition = replace(tell.definition, options={**tell.definition.options, **wire})
 
         with pytest.raises(InvalidPush, match=r"^tell: the \w+ holds? what JSON cannot"):
-            Client().enqueue("tell", definition.options, [argument], definition=definition)
+            send(setup, Draft("tell", definition.options, [argument], definition))
 
     @pytest.mark.parametrize("change", [{"args": [object()]}, {"args": "x"}])
     def test_what_a_link_has_done_to_the_arguments_is_checked(self, setup: Setup, change: dict[str, Any]) -> None:

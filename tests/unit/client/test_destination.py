@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster import job
+from kiqcluster import Client, job
 from kiqcluster.contrib.outbox.verbs import become_rows
 from kiqcluster.job import JobFunction
 from kiqcluster.process.runtime import Setup
@@ -20,6 +20,10 @@ PUSHES: list[Callable[[JobFunction[[int], None]], object]] = [
     lambda note: note.perform_bulk([[1]]),
     lambda note: asyncio.run(_enqueue(note)),
     lambda note: asyncio.run(_enqueue_bulk(note)),
+    lambda note: Client().push({"class": note, "args": [1]}),
+    lambda note: Client().push_bulk({"class": note, "args": [[1]]}),
+    lambda note: asyncio.run(Client().apush({"class": note, "args": [1]})),
+    lambda note: asyncio.run(Client().apush_bulk({"class": note, "args": [[1]]})),
 ]
 
 

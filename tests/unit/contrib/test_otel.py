@@ -17,15 +17,16 @@ from opentelemetry.semconv._incubating.attributes import messaging_attributes as
 from opentelemetry.semconv.attributes import error_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
-from kiqcluster import Interrupted, Job, Outcome, Push, Run, current_job, job
+from kiqcluster import Client, Interrupted, Job, Outcome, Push, Run, current_job, job
 from kiqcluster.application.registry import Registry
-from kiqcluster.client.client import Client
+from kiqcluster.client.draft import Draft
+from kiqcluster.client.preparation import push_of
 from kiqcluster.contrib import otel
 from kiqcluster.errors import UsageError
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics
-from kiqcluster.process.runtime import Runtime, Setup
+from kiqcluster.process.runtime import Runtime, Setup, current_setup
 from kiqcluster.sidekiq.outcome import Discard, Done, Retry
 from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.sidekiq.ruby_json import decode
@@ -74,7 +75,7 @@ def jobs(registry: Registry, noted: list[Any]) -> None:
 
 def draft(name: str = "Acme::Welcome", queue: str = "mailers", at: float | None = None, **keys: Any) -> Payload:
     """Return a payload as it would be written."""
-    push = Client().draft(name, {"retry": True, "queue": queue, **keys}, [7], at, None)
+    push = push_of(current_setup(), Draft(name, {"retry": True, "queue": queue, **keys}, [7], at=at))
     assert push is not None
     return push.payload
 
@@ -176,7 +177,7 @@ class TestPublish:
     def test_a_link_that_stops_the_push_ends_the_span(self, spans: Spans, setup: Setup) -> None:
         setup.client_middleware.add(lambda push, proceed: None)
 
-        assert Client().draft("X", {"queue": "q"}, [], None, None) is None
+        assert push_of(current_setup(), Draft("X", {"queue": "q"}, [])) is None
 
         assert spans.one("q publish").status.status_code is StatusCode.UNSET
 
@@ -505,11 +506,13 @@ class TestInstrument:
         source = """
             from opentelemetry import trace
             from opentelemetry.sdk.trace import TracerProvider
-            from kiqcluster import Client
+            from kiqcluster.client.draft import Draft
+            from kiqcluster.client.preparation import push_of
             from kiqcluster.contrib import otel
+            from kiqcluster.process.runtime import current_setup
             otel.instrument()
             trace.set_tracer_provider(TracerProvider())
-            push = Client().draft("X", {"queue": "q"}, [], None, None)
+            push = push_of(current_setup(), Draft("X", {"queue": "q"}, []))
             print(push.payload["traceparent"][:3])
         """
 

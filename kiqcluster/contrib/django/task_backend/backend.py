@@ -21,7 +21,8 @@ from django.core import checks
 from django.db import transaction
 
 from kiqcluster.application.registry import Definition, current_registry
-from kiqcluster.client.client import Client
+from kiqcluster.client.draft import Draft
+from kiqcluster.client.sending import asend, send
 from kiqcluster.contrib.django.checks import check_backend
 from kiqcluster.contrib.django.commits import CommitDeferral, is_open, named_by_call
 from kiqcluster.contrib.django.install import install
@@ -102,18 +103,18 @@ class TaskBackend(BaseTaskBackend):
         In a transaction with enqueue_on_commit, it is pushed at the commit, and has no `enqueued_at` before.  With an
         outbox, it is a row of the transaction, and there is no round trip; UsageError, DatabaseError where that fails.
         """
-        result, definition, push = self._prepared(task, args, kwargs)
+        result, draft, now = self._prepared(task, args, kwargs)
         target = self._target(task)
         with nullcontext() if target is None else outbox_tasks().as_rows(target):
-            jid = Client().enqueue(*push.head, push.at, result.id, 0, definition)
+            jid = send(current_setup(), draft)
         if jid is None:  # client middleware has stopped it
             return result
         set_fields(result, id=jid)
-        alias = self._awaited(definition, target)
+        alias = self._awaited(draft.definition, target)
         if alias is None:
-            self._tell(result, push.now)
+            self._tell(result, now)
         else:
-            transaction.on_commit(lambda: self._tell(result, push.now), using=alias)
+            transaction.on_commit(lambda: self._tell(result, now), using=alias)
         return result
 
     async def aenqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -123,14 +124,15 @@ class TaskBackend(BaseTaskBackend):
         """
         if self._target(task) is not None or self._may_wait(task):
             return await sync_to_async(self.enqueue, thread_sensitive=True)(task, args, kwargs)
-        result, definition, push = self._prepared(task, args, kwargs)
-        jid = await Client().aenqueue(*push.head, push.at, result.id, 0, definition)
+        result, draft, now = self._prepared(task, args, kwargs)
+        jid = await asend(current_setup(), draft)
         if jid is not None:
-            set_fields(result, id=jid, enqueued_at=time_of(push.now))
+            set_fields(result, id=jid, enqueued_at=time_of(now))
             await task_enqueued.asend(type(self), task_result=result)
         return result
 
-    def _prepared(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Definition, _Push]:
+    def _prepared(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Draft, float]:
+        """Return the result, the push and the time of a task.  Raises InvalidTask, TypeError."""
         self.validate_task(task)
         if task.func.__module__ == "__main__":
             raise InvalidTask(
@@ -151,7 +153,7 @@ class TaskBackend(BaseTaskBackend):
         due = due_time(task.run_after)
         at = None if due is None else due.timestamp()
         arguments = arguments_with(result.args, result.kwargs)
-        return result, definition, _Push((definition.name, options, arguments), at, now)
+        return result, Draft(definition.name, options, arguments, definition, at, result.id), now
 
     def _tell(self, result: Any, now: float) -> None:
         set_fields(result, enqueued_at=time_of(now))
@@ -162,7 +164,7 @@ class TaskBackend(BaseTaskBackend):
         target, named = outbox_of_task(self.job_options, task), named_by_call()
         return None if target is None or named not in (None, target.alias) else target
 
-    def _awaited(self, definition: Definition, target: OutboxTarget | None) -> str | None:
+    def _awaited(self, definition: Definition | None, target: OutboxTarget | None) -> str | None:
         """Return the alias of the database whose commit the push waits for, None if it is written."""
         deferral = current_setup().deferral
         if target is not None:
@@ -218,14 +220,3 @@ class TaskBackend(BaseTaskBackend):
 def outbox_tasks() -> Any:
     """Return the module: it needs models, and tasks may be declared before these are ready."""
     return import_module("kiqcluster.contrib.django.task_backend.outbox_tasks")
-
-
-class _Push:
-    """head: name, options and arguments.  at: when it is due, None for at once.  now: epoch seconds."""
-
-    __slots__ = ("at", "head", "now")
-
-    def __init__(self, head: tuple[str, dict[str, Any], list[Any]], at: float | None, now: float) -> None:
-        self.head = head
-        self.at = at
-        self.now = now

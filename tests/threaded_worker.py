@@ -20,6 +20,7 @@ from kiqcluster.worker.run.async_processor import AsyncProcessor
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.manager import Manager
 from kiqcluster.worker.run.processor import Processor
+from kiqcluster.worker.run.processors import Processors
 from tests.kit import PAUSE, ManualClock, wait_until
 from tests.redis.test_fetch import Bench
 
@@ -42,9 +43,9 @@ class ThreadedWorker(Bench):
         self.async_processor = AsyncProcessor(asyncio.new_event_loop(), self.fetch.hand_in, make(), *parts)
         execution = make(async_jobs=self.async_processor)
         self.processor = Processor(0, self.fetch, execution, *parts, self.async_processor)
-        self._manager = Manager(
-            1, self.fetch, Mock(), self.clock, lambda _: self.processor, self._on_crash, self.async_processor
-        )
+        processors = Processors(self.clock)
+        processors.threads, processors.loop = [self.processor], self.async_processor
+        self._manager = Manager(processors, self.fetch, Mock(), self.clock, self._on_crash)
 
     def __enter__(self) -> Self:
         self.async_processor.start()

@@ -45,10 +45,11 @@ from kiqcluster.worker.descriptors import Descriptors
 from kiqcluster.worker.exit_handlers import disown_finalizers, run_exit_handlers
 from kiqcluster.worker.fetch.queue_order import describe_queues
 from kiqcluster.worker.inbox import REMOTE_ACTIONS, Inbox
-from kiqcluster.worker.launcher import Callbacks, Launcher
+from kiqcluster.worker.launcher import Launcher
 from kiqcluster.worker.memory import MemoryProbe
 from kiqcluster.worker.metrics.throttle import Throttle
 from kiqcluster.worker.orphan_alarm import OrphanAlarm, make_alarm
+from kiqcluster.worker.parts import Callbacks, assemble
 from kiqcluster.worker.redis_wait import KiqStopped, RedisWait, features_in_use
 
 __all__ = ["run_child"]
@@ -155,13 +156,13 @@ class Child:
             return
         self._next_tick = 0.0
         self._launcher.announce()
-        order = self._launcher.order
+        order = self._launcher.parts.order
         # Told before the first reserve: a job that kills this process must not look like a boot that failed.
         pss = self._memory.proportional_bytes()
         self._channel.send("ready", queues=list(order.weights), concurrency=spec.concurrency, pss=pss)
         redis_wait.report_end()
         self._descriptors = self._own_descriptors()
-        self._launcher.watch_jobs()
+        self._launcher.parts.watch.look()
         self._alarm.set(spec.config.silence_timeout)  # the first job may take the interpreter for ever
         self._launcher.start()
         self._events.emit("worker_ready", concurrency=spec.concurrency, queues=describe_queues(order.weights))
@@ -199,24 +200,16 @@ class Child:
         return Descriptors({"main loop": main, **self.launcher.descriptors()})
 
     def _make_launcher(self, runtime: Runtime) -> Launcher:
-        spec, post = self._spec, self._inbox.post
-        return Launcher(
-            runtime,
-            current_registry(),
-            spec.group,
-            spec.known_queues,
-            spec.concurrency,
-            spec.running_jobs,
-            Callbacks(
-                on_member=lambda member: self._announce_identity(member),
-                on_recovered=lambda identity, units: post(
-                    lambda: self._channel.send("recovered", identity=identity, units=units)
-                ),
-                on_signal=lambda name: post(lambda: self._act_on_remote_signal(name)),
-                on_message=lambda message: post(lambda: self._act_on_message(message)),
+        post = self._inbox.post
+        callbacks = Callbacks(
+            on_member=lambda member: self._announce_identity(member),
+            on_recovered=lambda identity, units: post(
+                lambda: self._channel.send("recovered", identity=identity, units=units)
             ),
-            spec.cluster_queues,
+            on_signal=lambda name: post(lambda: self._act_on_remote_signal(name)),
+            on_message=lambda message: post(lambda: self._act_on_message(message)),
         )
+        return Launcher(runtime, assemble(runtime, current_registry(), self._spec, callbacks))
 
     def _start_up(self, runtime: Runtime) -> None:
         """Run the startup handlers.  The kernel ends a process whose handlers hang, if the supervisor is gone."""
@@ -283,18 +276,18 @@ class Child:
             case "quiet" | "resume" | "dump" as action:
                 self._act(action, "supervisor", is_own=False)
             case "cluster":
-                self.launcher.publish_cluster(frame["state"])
+                self.launcher.parts.heartbeat.publish_cluster(frame["state"])
             case "stacks":
-                self.launcher.publish_stacks(frame["identity"], frame["stacks"])
+                self.launcher.parts.heartbeat.publish_stacks(frame["identity"], frame["stacks"])
             case "stop":
                 self._stopping.is_requested = True
                 self._begin_stop(frame["seconds"])
             case "timed_out":
                 self._stopping.timed_out = frozenset(frame["tokens"])
             case "recover":
-                self.launcher.recover(frame["orphans"])
+                self.launcher.parts.recovery.recover(frame["orphans"])
             case "queues":
-                self.launcher.learn_queues(frame["known"], frame.get("chosen"), frame.get("left_behind"))
+                self.launcher.parts.queue_names.learn(frame["known"], frame.get("chosen"), frame.get("left_behind"))
 
     def _act_on_remote_signal(self, name: str) -> None:
         action = REMOTE_ACTIONS.get(name, "unknown")
@@ -324,10 +317,10 @@ class Child:
                 # The end of a quiet is the supervisor's affair, also of one that is this process' own.
                 self._channel.send("quiet", quiet=self._launcher.is_quiet, own=is_own, lease=lease, by=cause)
             case "dump":
-                running = {} if self._launcher is None else self._launcher.running_by_thread_name()
+                running = {} if self._launcher is None else self._launcher.parts.processors.running_by_thread_name()
                 self._events.emit("threads", stacks=(stacks := thread_stacks(running)), running=running)
                 if self._launcher is not None:
-                    self._launcher.publish_stacks("", stacks)
+                    self._launcher.parts.heartbeat.publish_stacks("", stacks)
             case _:
                 self._events.emit("unknown_signal", signal=cause)
 
@@ -342,21 +335,22 @@ class Child:
                 self._inbox.trap()  # handlers of the application run in this thread: ready, quiet, resume
         if self._stopping.at is None:  # a stop has a deadline of its own
             self._alarm.set(self._spec.config.silence_timeout)
-        self.launcher.watch_jobs()
+        parts = self.launcher.parts
+        parts.watch.look()
         self.launcher.restart_crashed_services()
-        busy, occupied, progress = self.launcher.busy(), self.launcher.occupied(), self.launcher.progress()
+        busy, occupied, progress = parts.manager.busy(), parts.manager.occupied(), parts.fetch.progress
         (progress_before, occupied_before), self._last_beat = self._last_beat, (progress, occupied)
         self._channel.send(
             "beat",
             progress=progress != progress_before or busy >= self._spec.concurrency or self.launcher.is_quiet,
             busy=occupied,
-            redis=self.launcher.is_connected,
+            redis=parts.fetch.is_connected,
             quiet=self.launcher.is_quiet,
             pss=self._memory.proportional_bytes(),
             **self.launcher.tally(),
         )
         if self.launcher.is_quiet and occupied != occupied_before:  # somebody may wait for the last job to end
-            self.launcher.publish_busy()
+            parts.heartbeat.beat_soon()
         self._send_metrics()
 
     def _stop_without_descriptors(self, lost: Sequence[str]) -> None:
@@ -374,7 +368,7 @@ class Child:
         if not is_last and (self._channel.pending or not self._metrics_throttle.is_due):
             return
         with self._metrics_throttle:
-            for frame in self.launcher.changed_metrics(is_last=is_last):
+            for frame in self.launcher.parts.metrics.changed(is_last=is_last):
                 self._channel.send("metrics", **frame)
 
     # 4. stop
@@ -389,13 +383,13 @@ class Child:
         set_alarm = self._alarm.set_last if self._channel.closed else self._alarm.set
         set_alarm(seconds + STOP_GRACE_SECONDS + TICK_SECONDS)  # the supervisor kills a moment earlier, if it is there
         if self._launcher is not None:
-            running = self._launcher.busy()
+            running = self._launcher.parts.manager.busy()
             self._events.emit("worker_stopping", running=running, seconds=seconds)
             self._launcher.begin_stop()
 
     def _stop(self) -> int:
         stopping = self._stopping
-        while self._clock.monotonic() < (stopping.at or 0.0) and self.launcher.running(stopping.timed_out):
+        while self._clock.monotonic() < (stopping.at or 0.0) and self.launcher.parts.manager.held(stopping.timed_out):
             self._run_once(STOP_POLL_SECONDS)
         self._run_once(0.0)  # an order to recover a worker that has died just now
         has_left = self.launcher.finish_stop(is_requested=stopping.is_requested, timed_out=stopping.timed_out)
@@ -428,7 +422,7 @@ class Child:
             guard.leave()
             guard.finish(self._seconds_to_end() / 2)
         if self._launcher is not None:
-            self._launcher.end_job_log()
+            self._launcher.parts.job_log.end()
         log.give_up_stuck_handlers(LOG_GRACE_SECONDS)
         run_exit_handlers(
             self._seconds_to_end(), code, lambda seconds: self._events.emit("exit_handlers_overdue", seconds=seconds)

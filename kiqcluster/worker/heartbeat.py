@@ -83,7 +83,9 @@ class Heartbeat(Service):
         status: Status,
         callbacks: HeartbeatCallbacks,
         on_crash: Callable[[str, Exception], None],
+        bell: SignalPipe | None = None,
     ) -> None:
+        """bell: its `wake` has it beat soon, from any thread; None for one of its own."""
         super().__init__("heartbeat", on_crash)
         self._runtime = runtime
         self._store = runtime.store
@@ -100,7 +102,7 @@ class Heartbeat(Service):
         self._names_cursor = FIRST_CURSOR  # where the next look at the queue names begins
         self._has_shown_work = False  # there may be running jobs of ours in Redis
         self._is_announced = False
-        self._signal_pipe = SignalPipe()
+        self._bell = SignalPipe() if bell is None else bell
 
     def run(self) -> None:
         self._runtime.begin_to_beat()
@@ -127,16 +129,16 @@ class Heartbeat(Service):
         self._beat(self._lend_own)
 
     def close_after_fork(self) -> None:
-        """Close the signal pipe in a forked process; the store closes the connection."""
-        self._signal_pipe.close()
+        """Close the bell in a forked process; the store closes the connection."""
+        self._bell.close()
 
     def descriptors(self) -> tuple[int, int]:
         """Return the numbers of the descriptors that wake it."""
-        return self._signal_pipe.descriptors()
+        return self._bell.descriptors()
 
     def beat_soon(self) -> None:
         """Beat soon; from any thread."""
-        self._signal_pipe.wake()
+        self._bell.wake()
 
     def publish_cluster(self, state: Mapping[str, Any]) -> None:
         """Publish the supervisor's state: at once if it has changed, else with the next beat; from any thread."""
@@ -176,7 +178,7 @@ class Heartbeat(Service):
             self._runtime.run_beat_hooks("heartbeat")
 
     def wake(self) -> None:
-        self._signal_pipe.wake()
+        self._bell.wake()
         self._connection.close()
 
     def withdraw(self, seconds: float) -> None:
@@ -327,7 +329,7 @@ class Heartbeat(Service):
                 self._connection.close()
                 raise ReplyLost("Redis did not answer in time")
             self._wait_for_either(left)
-            if self._signal_pipe.was_woken():
+            if self._bell.was_woken():
                 self._beat_on_other_connection()
                 if self._status.identity() != identity:
                     self._connection.close()
@@ -348,7 +350,7 @@ class Heartbeat(Service):
     def _wait_for_either(self, seconds: float) -> None:
         """Wait until something arrives, or a beat is asked for."""
         poll = select.poll()
-        for number in (self._signal_pipe.fileno(), self._connection.fileno()):
+        for number in (self._bell.fileno(), self._connection.fileno()):
             if number >= 0:  # the connection may be closed by now, to stop us
                 poll.register(number, select.POLLIN)
         poll.poll(seconds * 1_000)

@@ -14,8 +14,7 @@ from threading import Event
 from kiqcluster.errors import StoreError
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.sidekiq.payload import peek
-from kiqcluster.worker.fetch.fetch import ReliableFetch
-from kiqcluster.worker.run.manager import Manager
+from kiqcluster.worker.parts import Parts
 
 __all__ = ["LAST_STEP_SECONDS", "leave"]
 
@@ -25,26 +24,25 @@ LAST_STEP_SECONDS = 1.5  # for each of the last steps; they must fit into the su
 NEVER_SET = Event()  # to wait on between tries
 
 
-def leave(
-    runtime: Runtime, manager: Manager, fetch: ReliableFetch, *, is_requested: bool, timed_out: Collection[str]
-) -> bool:
+def leave(runtime: Runtime, parts: Parts, *, is_requested: bool, timed_out: Collection[str]) -> bool:
     """Put back the units of this process; return whether Redis took them before the grace was used up.
 
     is_requested, timed_out: see Launcher.finish_stop.
     """
+    processors, fetch = parts.processors, parts.fetch
     until = runtime.clock.monotonic() + MAX_LEAVE_SECONDS
     if is_requested:
-        manager.cancel(CANCEL_SECONDS)
-    running = [each.unit for each in manager.running()]
-    interrupted = manager.interrupt(timed_out) if is_requested else []
-    suspects = [] if is_requested else [run.unit.token for run in manager.suspects()]
+        processors.cancel(CANCEL_SECONDS)
+    running = [each.unit for each in processors.running()]
+    interrupted = processors.interrupt(timed_out) if is_requested else []
+    suspects = [] if is_requested else [run.unit.token for run in processors.suspects()]
     if running:
         event = "worker_interrupted" if is_requested else "stop_unasked"
         jids = ", ".join(peek(unit.payload)[1] for unit in running)
         runtime.events.emit(event, running=len(running), jids=jids)
     while True:
         try:
-            have_ended = manager.end_waits(LAST_STEP_SECONDS)
+            have_ended = parts.manager.end_waits(LAST_STEP_SECONDS)
             fetch.leave(interrupted, LAST_STEP_SECONDS, suspects, have_waits_ended=have_ended)
         except StoreError as error:
             if runtime.clock.monotonic() + LAST_STEP_SECONDS < until:

@@ -147,7 +147,7 @@ class Walk:
         payload = json.dumps({"class": "X", "queue": "q", "args": [], "jid": jid})
         self.store.call("ZADD", "schedule", repr(due), payload)
         if writer is not None:
-            writer.poller.expect("schedule", due)
+            writer.poller.inbox.expect("schedule", due)
             writer.poller._take_written()
 
     def pass_time(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from kiqcluster.api import Queue
 from kiqcluster.errors import ReplyLost, StoreError
+from kiqcluster.process.clock import Clock
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Done, Requeue
 from kiqcluster.store import Connection, Store
@@ -19,6 +20,7 @@ from kiqcluster.store.engine.wait_lists import stale_hands
 from kiqcluster.worker.fetch.hand_lists import HandList
 from kiqcluster.worker.fetch.wakeups import Push, Wakeups
 from kiqcluster.worker.run.manager import Manager
+from kiqcluster.worker.run.processors import Processors
 from tests.kit import ManualClock, RedisServer, wait_until
 from tests.proxy import Proxy
 from tests.redis.test_fetch import Bench
@@ -72,6 +74,11 @@ class Waiter(Bench):
         self.fetch.end()
         self.wakeups.close()
         self.wakeups.close_after_fork()
+
+
+def idle_manager(waiter: Waiter, clock: Clock) -> Manager:
+    """Return the manager of no processors."""
+    return Manager(Processors(clock), waiter.fetch, waiter.wakeups, clock, lambda *_: None)
 
 
 @pytest.fixture
@@ -286,7 +293,7 @@ def test_a_pause_while_a_wait_begins_ends_it_as_well(
     monkeypatch.setattr(waiter.fetch, "register_hand_lists", register_before_a_pause)
     monkeypatch.setattr(waiter.fetch.hand_lists, "paused", look)
     monkeypatch.setattr(waiter.fetch, "on_wakeup", lambda: None)  # a batch that finds Redis as it was
-    manager = Manager(0, waiter.fetch, waiter.wakeups, waiter.fetch._runtime.clock, Mock(), lambda *_: None)
+    manager = idle_manager(waiter, waiter.fetch._runtime.clock)
 
     for _ in range(1 + lost):
         manager._arm()
@@ -475,7 +482,7 @@ def test_a_stop_whose_end_of_the_waits_is_not_confirmed_keeps_the_register(
 
 
 def test_what_a_crashed_manager_had_read_goes_back(waiter: Waiter, monkeypatch: pytest.MonkeyPatch) -> None:
-    manager = Manager(0, waiter.fetch, waiter.wakeups, waiter.fetch._runtime.clock, Mock(), lambda *_: None)
+    manager = idle_manager(waiter, waiter.fetch._runtime.clock)
     waiter.arm()
     waiter.push("a")
     wait_until(lambda: waiter.queued() == [], "the push to be moved")
@@ -492,7 +499,7 @@ def test_what_a_crashed_manager_had_read_goes_back(waiter: Waiter, monkeypatch: 
 @pytest.mark.parametrize("has_crashed", [True, False])
 def test_a_unit_that_a_crashed_thread_has_left_behind_goes_back(waiter: Waiter, *, has_crashed: bool) -> None:
     clock = ManualClock()
-    manager = Manager(0, waiter.fetch, waiter.wakeups, clock, Mock(), lambda *_: None)
+    manager = idle_manager(waiter, clock)
     waiter.coordinator._now = clock.monotonic
     waiter.arm()
     waiter.push("a")

@@ -23,6 +23,7 @@ from kiqcluster.store import Store
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.manager import Manager
 from kiqcluster.worker.run.processor import Processor
+from kiqcluster.worker.run.processors import Processors
 from tests.kit import PAUSE, TIMEOUT_SECONDS, ManualClock, wait_until
 from tests.redis.test_fetch import Bench
 
@@ -61,7 +62,9 @@ class Worker(Bench):
         super().__init__(store, setup, clock=self.clock)
         execution = Execution(self.runtime, registry, JobMetrics(1, list), threading.Event())
         self.processor = Processor(0, self.fetch, execution, RunningJobs(1), self.clock, lambda *_: None)
-        self.manager = Manager(1, self.fetch, Mock(), self.clock, lambda _: self.processor, lambda *_: None)
+        processors = Processors(self.clock)
+        processors.threads = [self.processor]
+        self.manager = Manager(processors, self.fetch, Mock(), self.clock, lambda *_: None)
 
     def step(self) -> None:
         """Do what the manager's loop does, and let time pass if the processor waits."""

@@ -276,7 +276,7 @@ def test_the_rest_of_what_the_dead_set_holds_too_many_is_trimmed_by_the_poller(p
     poller.poll()
     assert store.call("ZCARD", store.keys.dead) == 3_500
 
-    poller.trim_soon()
+    poller.inbox.trim_soon()
     poller.poll()
 
     assert store.call("ZCARD", store.keys.dead) == 99
@@ -421,7 +421,7 @@ class TestKnownTimes:
                 key = store.keys.retry if jid == "c" else store.keys.schedule
                 payload = f'{{"class":"X","queue":"q","args":[],"jid":"{jid}"}}'
                 due(store, key, payload, seconds, now)
-                poller.expect(key, now + seconds)
+                poller.inbox.expect(key, now + seconds)
             wait_until(lambda: store.call("LLEN", "queue:q") == 3, "all to move")
         finally:
             poller.stop()
@@ -524,7 +524,7 @@ class TestLooks:
         self.age(store, clock, 5.0)
         other.look()
         self.age(store, clock, 1.0)
-        poller.expect(store.keys.schedule, clock.time + 1.0)
+        poller.inbox.expect(store.keys.schedule, clock.time + 1.0)
         poller._take_written()
         due_in(store, clock, "s", 1.0)
 

@@ -103,7 +103,7 @@ MAY_BE_LONGER = {
 MAY_HAVE_MORE_FIELDS = {
     "worker/fetch/coordinator.py:FetchCoordinator": "one state, which one lock guards",
     "worker/fetch/fetch.py:ReliableFetch": "its counters are written where each batch ends, without a call",
-    "worker/launcher.py:Launcher": "makes the parts of a worker, and each field is one part",
+    "worker/parts.py:Parts": "each field is one part of a worker",
     "supervisor/supervisor.py:Supervisor": "makes the parts of the process, and each field is one part",
     "supervisor/cluster/state.py:ClusterState": "the state of the whole cluster, which pages and metrics read",
     "process/config.py:Config": "a field for each setting",

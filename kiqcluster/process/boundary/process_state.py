@@ -4,7 +4,7 @@ read      the state of this moment
 changes   what is another one now
 
 Nothing is put back: another thread may rely on it by now.  A worker says that it has changed, and which jobs run
-(worker/job_watch).  Price: 40 µs for a reading.
+(worker/maintenance/job_watch).  Price: 40 µs for a reading.
 """
 
 from __future__ import annotations

@@ -234,6 +234,10 @@ class ReliableFetch:
         """Who this process is in Redis now."""
         return self._membership.member
 
+    def join(self) -> None:
+        """Become a member, before the first reserve.  May be called again.  One round trip.  Raises StoreError."""
+        self._membership.join()
+
     @property
     def is_connected(self) -> bool:
         """Whether the last batch reached Redis, and was not refused as a whole."""

@@ -27,7 +27,7 @@ from kiqcluster.store.engine.wait_lists import (
 )
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
 
-__all__ = ["MAX_GRACE_SECONDS", "MAX_WAIT_SECONDS", "HandList", "HandLists"]
+__all__ = ["MAX_GRACE_SECONDS", "MAX_WAIT_SECONDS", "HandList", "HandLists", "hand_seconds"]
 
 # Shares of `recover_after`.  A process that waits has beaten.  Others may not recover it before the wait has ended, its
 # reply is no longer believed, and its job is no longer started (STALE_UNIT_SECONDS, at most half of `recover_after`).
@@ -54,6 +54,16 @@ class HandList:
         return f"{self.token}:{self.queue}"
 
 
+def hand_seconds(recover_after: float) -> tuple[float, float]:
+    """Return after how many seconds a wait ends by itself, and how much later than that a reply is still believed.
+
+    recover_after: the setting, seconds.
+    """
+    grace = min(MAX_GRACE_SECONDS, recover_after * GRACE_SHARE)
+    until_stale = min(STALE_UNIT_SECONDS, recover_after / 2)
+    return min(MAX_WAIT_SECONDS, recover_after * (TOTAL_SHARE - MAX_BEAT_AGE_SHARE) - grace - until_stale), grace
+
+
 class HandLists:
     """The hand lists of one process.
 
@@ -64,10 +74,7 @@ class HandLists:
         self._engine = engine
         self._clock = clock
         self._max_beat_age = recover_after * MAX_BEAT_AGE_SHARE
-        self.grace_seconds = min(MAX_GRACE_SECONDS, recover_after * GRACE_SHARE)
-        until_stale = min(STALE_UNIT_SECONDS, recover_after / 2)
-        left = recover_after * TOTAL_SHARE - self._max_beat_age - self.grace_seconds - until_stale
-        self.wait_seconds = min(MAX_WAIT_SECONDS, left)
+        self.wait_seconds, self.grace_seconds = hand_seconds(recover_after)
         self._count = 0
         self._given_up: dict[HandList, tuple[float, float]] = {}  # → since when, and until when it is remembered
         self._look_at = 0.0

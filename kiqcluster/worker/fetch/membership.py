@@ -1,7 +1,7 @@
 """Membership: who this process is in Redis, and what it does when that is uncertain (R1, R3, R7).
 
-Runs in: the thread that flushes (resync, rejoin), the main thread (leave).
-1. member     drawn here; the launcher joins with it before the first reserve
+Runs in: the thread that flushes (resync, rejoin), the main thread (join, leave).
+1. join       the member that was drawn here joins before the first reserve
 2. resync     after a lost reply: a higher epoch, which fences a reserve that is still on the wire (R3)
 3. rejoin     others have recovered this process, and dead is final: it goes on under a new identity (R1)
 4. leave      this process runs on itself the recovery that others would run on a dead one (R7)
@@ -36,6 +36,11 @@ class Membership:
         self._on_member = on_member
         self._leaving = leaving
         self.member = self._highest = new_member()  # _highest: with the highest epoch that a resync has carried
+
+    def join(self) -> None:
+        """Become a member, before the first reserve.  May be called again.  One round trip.  Raises StoreError."""
+        self._on_member(self.member)
+        self._engine.join(self.member)
 
     def resync(self, connection: Connection, held: Sequence[str]) -> bool:
         """Have Redis put back every unit whose token is not among those held; return whether this is still a member.

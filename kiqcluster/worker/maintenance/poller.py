@@ -18,7 +18,6 @@ Counterpart: sidekiq scheduled.rb; its window between ZREM and LPUSH is closed h
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -37,14 +36,14 @@ from kiqcluster.store import is_outage
 from kiqcluster.store.engine.engine import REFUSED_ENTRY_DELAY_SECONDS, Engine
 from kiqcluster.store.entry_moves import Move
 from kiqcluster.store.wire import ErrorReply
-from kiqcluster.worker.maintenance.due_times import DueTimes, gathered
+from kiqcluster.worker.maintenance.due_times import DueTimes
 from kiqcluster.worker.maintenance.duties import Duties, Duty, due_after, longest_gap
+from kiqcluster.worker.maintenance.poller_inbox import PollerInbox
 
 __all__ = ["BatchSource", "DueSource", "Moved", "Poller", "sidekiq_sources"]
 
 OUTAGE_PAUSE_SECONDS = 1.0  # until the next look while Redis is away
 MAX_REMEMBERED_KEYS = 1_000  # that Redis has refused
-WRITE_SECONDS = 0.05  # until an outcome is written: no entry of our own is looked for earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +98,7 @@ class Poller(Service):
     """sources: what it polls; None for the retry set and the schedule set.
 
     duties: of the fleet, that it has besides.  first: called at the start, in order, until none raises StoreError.
+    inbox: None for one of its own.
     """
 
     def __init__(
@@ -109,6 +109,7 @@ class Poller(Service):
         sources: Iterable[DueSource | BatchSource] | None = None,
         duties: Iterable[Duty] = (),
         first: Iterable[Callable[[], None]] = (),
+        inbox: PollerInbox | None = None,
     ) -> None:
         super().__init__("poller", on_crash)
         self._runtime = runtime
@@ -123,11 +124,7 @@ class Poller(Service):
         self._due_times = DueTimes(runtime.rng)
         self._refused = RefusedKeys(runtime)
         self._first = tuple(first)
-        self._trim_wanted = False
-        self._written: set[tuple[str, float]] = set()  # source, and when an entry of this process is due (gathered)
-        self._written_lock = threading.Lock()
-        self._wake_at = inf  # monotonic seconds of the end of the wait; inf while it does not wait
-        self._woken = threading.Event()
+        self.inbox = PollerInbox(runtime) if inbox is None else inbox
 
     def run(self) -> None:
         is_new = True
@@ -144,22 +141,7 @@ class Poller(Service):
                 self.pause(OUTAGE_PAUSE_SECONDS)
 
     def wake(self) -> None:
-        self._woken.set()
-
-    def expect(self, key: str, at: float) -> None:
-        """Take note that this process writes an entry into a source.  at: epoch seconds.  From any thread."""
-        now, seconds = self._now(), max(at - self._runtime.clock.now(), WRITE_SECONDS)
-        if seconds >= longest_gap(self._interval):  # the next poll learns of it, whoever makes that
-            return
-        due = gathered(now + seconds)
-        with self._written_lock:
-            self._written.add((key, due))
-        if due < self._wake_at:
-            self._woken.set()
-
-    def trim_soon(self) -> None:
-        """Trim the dead set at the next look: there was more to drop than one script does.  From any thread."""
-        self._trim_wanted = True
+        self.inbox.wake()
 
     def look(self) -> int:
         """Do what is due in the fleet and nobody has begun; return how many entries have moved.
@@ -221,20 +203,14 @@ class Poller(Service):
             if self.stopping.is_set():  # its wake may have been taken for that of an entry
                 return
             wake_at, look_at = self._due_times.wake_at(), self._duties.next_look
-            self._wake_at = min(wake_at, look_at)
-            is_woken = self._woken.wait(max(0.0, self._wake_at - self._now()))
-            self._wake_at = inf
-            if is_woken:
+            if self.inbox.wait_until(min(wake_at, look_at)):
                 continue
             if wake_at >= look_at:
                 return
             self.move_known(look_at)
 
     def _take_written(self) -> None:
-        self._woken.clear()
-        with self._written_lock:
-            written, self._written = self._written, set()
-        for key, due in written:
+        for key, due in self.inbox.take_written():
             self._due_times.expect(key, due)
 
     def move_known(self, until: float = inf) -> int:
@@ -365,9 +341,9 @@ class Poller(Service):
     # 5. trim
 
     def _trim(self) -> None:
-        while self._trim_wanted and not self.stopping.is_set():
-            self._trim_wanted = False  # first: whoever buries meanwhile may want it again
-            self._trim_wanted |= self._engine.trim_dead(self._runtime.clock.now()).has_more
+        while self.inbox.is_trim_wanted and not self.stopping.is_set():
+            self.inbox.is_trim_wanted = False  # first: whoever buries meanwhile may want it again
+            self.inbox.is_trim_wanted |= self._engine.trim_dead(self._runtime.clock.now()).has_more
 
 
 def _deferred(old: bytes, now: float) -> Move:

@@ -58,6 +58,11 @@ class ApplicationMetrics(Service):
         """Whether the application has metrics."""
         return bool(self._application_collectors())
 
+    def start(self) -> None:
+        """Start the thread, if the application has metrics."""
+        if self.is_needed:
+            super().start()
+
     def latest(self) -> tuple[list[Row], bool]:
         """Return the rows of the latest look, once; and whether these are all."""
         latest, self._latest = self._latest, ([], False)

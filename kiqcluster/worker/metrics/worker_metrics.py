@@ -13,7 +13,6 @@ from kiqcluster.application.registry import Registry
 from kiqcluster.client.router import queue_of
 from kiqcluster.process.metrics import JobMetrics, Labels, RunningJob, attribute_labels
 from kiqcluster.process.runtime import Runtime
-from kiqcluster.process.service import Service
 from kiqcluster.worker.metrics.application_metrics import ApplicationMetrics
 from kiqcluster.worker.metrics.metrics_delta import Frame, MetricsDelta
 from kiqcluster.worker.run.job_run import JobRun
@@ -38,7 +37,7 @@ class WorkerMetrics:
         self._registry = registry
         self._running = running
         self.jobs = JobMetrics(concurrency, self._running_jobs, self._attributes)
-        self._application = ApplicationMetrics(REGISTRY, self.jobs, runtime.clock, runtime.events, on_crash)
+        self.collectors = ApplicationMetrics(REGISTRY, self.jobs, runtime.clock, runtime.events, on_crash)
         self._delta = MetricsDelta()
 
     def start(self, queues: Collection[str]) -> None:
@@ -50,14 +49,10 @@ class WorkerMetrics:
     def changed(self, *, is_last: bool = False) -> Iterator[Frame]:
         """Yield the frames that tell the supervisor which series have changed; each is to be sent."""
         if is_last:
-            self._application.ask(LAST_METRICS_SECONDS)
-        rows, is_whole = self._application.latest()
+            self.collectors.ask(LAST_METRICS_SECONDS)
+        rows, is_whole = self.collectors.latest()
         ours, whole = self.jobs.changed(), rows if is_whole else None
         yield from self._delta.changed(ours if is_whole else [*ours, *rows], whole=whole)
-
-    def services(self) -> tuple[Service, ...]:
-        """Return the threads that these metrics need now."""
-        return (self._application,) if self._application.is_needed else ()
 
     def _attributes(self, name: str) -> Labels:
         definition = self._registry.get(name)

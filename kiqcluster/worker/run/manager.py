@@ -1,6 +1,6 @@
-"""Manager: owns the processors of a worker, and the event loop of its async jobs; waits for work on their behalf.
+"""Manager: starts the processors of a worker, and the event loop of its async jobs; waits for work on their behalf.
 
-Runs in: its own thread (the loop), the main thread (start, stop, interrupt).
+Runs in: its own thread (the loop), the main thread (start, stop).
 1. replace    a processor, or the event loop, that died
 2. arm        waits for pushes to empty queues, while somebody is idle
 3. flush      outcomes and units that have waited for too long
@@ -13,23 +13,17 @@ Counterpart: sidekiq manager.rb (8.1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Collection
 from math import inf
 
 from kiqcluster.errors import StoreError
-from kiqcluster.features.cancellation import Marks
 from kiqcluster.process.clock import Clock
-from kiqcluster.process.logs.log import tid
-from kiqcluster.process.service import Service
-from kiqcluster.store.engine.units import Settlement
+from kiqcluster.process.service import OnCrash, Service
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.in_flight import FORGOTTEN_LOOK_SECONDS
 from kiqcluster.worker.fetch.prefetch import LONG_JOB_SECONDS
 from kiqcluster.worker.fetch.wakeups import Push, Wakeups
-from kiqcluster.worker.run.async_processor import AsyncProcessor
-from kiqcluster.worker.run.job_run import JobRun
-from kiqcluster.worker.run.processor import Processor
+from kiqcluster.worker.run.processors import Processors
 
 __all__ = ["Manager"]
 
@@ -41,27 +35,16 @@ LISTEN_AFTER_WAKEUP_SECONDS = 0.001
 
 
 class Manager(Service):
-    """The loop around the processors.
-
-    make: returns processor number n, not started.  async_processor: None where no job is async.
-    """
+    """The loop around the processors, which it starts."""
 
     def __init__(
-        self,
-        concurrency: int,
-        fetch: ReliableFetch,
-        wakeups: Wakeups,
-        clock: Clock,
-        make: Callable[[int], Processor],
-        on_crash: Callable[[str, Exception], None],
-        async_processor: AsyncProcessor | None = None,
+        self, processors: Processors, fetch: ReliableFetch, wakeups: Wakeups, clock: Clock, on_crash: OnCrash
     ) -> None:
         super().__init__("manager", on_crash)
-        self.async_processor = async_processor
+        self._processors = processors
         self._fetch = fetch
         self._wakeups = wakeups
         self._clock = clock
-        self.processors = [make(number) for number in range(concurrency)]
         self._next_sweep = 0.0
         self._forgotten_look_at = self._forgotten_until = -inf
         self._generation = fetch.generation
@@ -69,10 +52,8 @@ class Manager(Service):
     def start(self) -> None:
         """Start the loop, then the processors: few of these are of use, but none is without the loop."""
         super().start()
-        if self.async_processor is not None:
-            self.async_processor.start()
-        for processor in self.processors:
-            processor.start()
+        for service in self._processors.services():
+            service.start()
 
     def run(self) -> None:
         self._fetch.abandon()
@@ -95,62 +76,21 @@ class Manager(Service):
     def wake(self) -> None:
         self._wakeups.wake()
 
-    def running(self) -> list[JobRun]:
-        """Return the runs of this moment."""
-        return [run for _, run in self.running_by_record()]
+    def held(self, timed_out: Collection[str] = ()) -> int:
+        """Return the number of units that run or are not settled yet, without those of these tokens."""
+        others = sum(run.unit.token in timed_out for run in self._processors.running()) if timed_out else 0
+        return max(self._fetch.running(), self.busy()) - others
 
-    def cancel_jobs(self, marks: Marks) -> None:
-        """Tell the running jobs that have these marks that somebody has cancelled them; from any thread."""
-        for running in self._running_in_threads():
-            obey_soon = running.obey_soon  # None from the end of the run on
-            if running.context is not None and marks.tell(running.context) and obey_soon is not None:
-                with suppress(RuntimeError):  # the loop is closed
-                    obey_soon()
-        if self.async_processor is not None:
-            self.async_processor.cancel_jobs(marks)
+    def busy(self) -> int:
+        """Return the number of jobs that run at this moment."""
+        return len(self._processors.running())
 
-    def running_by_record(self) -> list[tuple[int, JobRun]]:
-        """Return the same with their records in RunningJobs."""
-        found = [(each.number, running) for each in self.processors if (running := each.running) is not None]
-        if self.async_processor is not None:
-            found += [(each.record, each.job_run) for each in self.async_processor.runs()]
-        return found
+    def occupied(self) -> int:
+        """Return the number of jobs that run; while quiet, of all units that are held: at 0 none will run here.
 
-    def running_by_thread(self) -> dict[str, JobRun]:
-        """Return the same by the threads' ids, as they are in the log; async jobs have the id of a place."""
-        found = {tid(each.ident): running for each in self.processors if (running := each.running) is not None}
-        if self.async_processor is not None:
-            loop = tid(self.async_processor.ident)
-            found |= {f"{loop}-{each.record}": each.job_run for each in self.async_processor.runs()}
-        return found
-
-    def running_by_thread_name(self) -> dict[str, str]:
-        """Return a description of each thread's job, by thread name; the event loop's is the one whose step it runs."""
-        now = self._clock.now()
-        found = [(each.thread_name, each.running) for each in self.processors]
-        if self.async_processor is not None and self.async_processor.step is not None:
-            found.append((self.async_processor.thread_name, self.async_processor.step.job_run))
-        return {name: run.describe(now) for name, run in found if run is not None}
-
-    def places(self) -> int:
-        """Return how many jobs run at most: one in each thread, and the async ones of this moment."""
-        return len(self.processors) + (0 if self.async_processor is None else len(self.async_processor.runs()))
-
-    def suspects(self) -> list[JobRun]:
-        """Return the runs that may be to blame if the process ends unasked: of async jobs, the last one that ran."""
-        found = self._running_in_threads()
-        step = None if self.async_processor is None else self.async_processor.step
-        return found if step is None else [*found, step.job_run]
-
-    def interrupt(self, timed_out: Collection[str] = ()) -> list[Settlement]:
-        """Return the outcomes of the units that still run when the process must go.  timed_out: see Processor."""
-        found = [each for processor in self.processors if (each := processor.interrupt(timed_out)) is not None]
-        return found if self.async_processor is None else [*found, *self.async_processor.interrupt(timed_out)]
-
-    def cancel(self, seconds: float) -> None:
-        """Cancel the async jobs that still run, and wait for their end, so long at most."""
-        if self.async_processor is not None:
-            self.async_processor.cancel(seconds)
+        At most one for each thread: Redis may take long to take back what was fetched ahead.
+        """
+        return min(self.held(), self._processors.places()) if self._fetch.is_quiet else self.busy()
 
     def end_waits(self, seconds: float) -> bool:
         """Wait for the loop to end, and end the waits for pushes that it leaves; return whether none is left.
@@ -168,11 +108,8 @@ class Manager(Service):
     def close_after_fork(self) -> None:
         """Close the connections of the waits in a forked process."""
         self._wakeups.close_after_fork()
-        if self.async_processor is not None:
-            self.async_processor.close_after_fork()
-
-    def _running_in_threads(self) -> list[JobRun]:
-        return [running for processor in self.processors if (running := processor.running) is not None]
+        if self._processors.loop is not None:
+            self._processors.loop.close_after_fork()
 
     def _close_wakeups(self) -> None:
         try:
@@ -181,12 +118,13 @@ class Manager(Service):
             return  # Redis is away, and has ended the waits with their connections
 
     def _replace_dead(self) -> None:
-        for processor in self.processors:
+        for processor in self._processors.threads:
             if not processor.is_alive and not self.stopping.is_set():
                 self._expect_forgotten()
                 processor.start()
-        if self.async_processor is not None and not self.async_processor.is_alive and not self.stopping.is_set():
-            self.async_processor.start()
+        loop = self._processors.loop
+        if loop is not None and not loop.is_alive and not self.stopping.is_set():
+            loop.start()
         if self._fetch.has_crashed:
             self._expect_forgotten()
             self._fetch.mark_uncertain()  # so that another batch comes, which sends its outcomes again
@@ -200,8 +138,8 @@ class Manager(Service):
         now = self._clock.monotonic()
         if self._forgotten_look_at <= now < self._forgotten_until:
             self._forgotten_look_at = now + FORGOTTEN_LOOK_SECONDS
-            left_over = [each.unit for processor in self.processors if (each := processor.left_over) is not None]
-            self._fetch.return_forgotten([*left_over, *(each.unit for each in self.running())])
+            held = [*self._processors.left_over(), *(each.unit for each in self._processors.running())]
+            self._fetch.return_forgotten(held)
 
     def _arm(self) -> None:
         if self._generation != self._fetch.generation:  # the replies of older waits are not believed
@@ -220,7 +158,7 @@ class Manager(Service):
     def _long_running(self) -> list[str]:
         """Return the queues of the units that have run for long in a thread."""
         long_ago = self._clock.now() - LONG_JOB_SECONDS
-        return [each.unit.queue for each in self._running_in_threads() if each.since < long_ago]
+        return [each.unit.queue for each in self._processors.running_in_threads() if each.since < long_ago]
 
     def _seconds_to_wait(self, look_in: float | None) -> float:
         until_sweep = max(0.0, self._next_sweep - self._clock.monotonic())

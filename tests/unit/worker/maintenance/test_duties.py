@@ -68,6 +68,7 @@ OWN_TIMERS = {
     "membership_beat": "when its beat was answered",
     "outside_sources": "when it has last looked into a database",
     "poller": "what becomes due that it knows of, and which keys it is refused",
+    "poller_inbox": "what it has written that becomes due",
     "progress": "what its own jobs have said",
     "recovery": "its own beat, and the dead that its supervisor has told it of",
 }

@@ -16,7 +16,7 @@ from kiqcluster.process.runtime import Runtime
 from kiqcluster.sidekiq.payload import peek
 from kiqcluster.worker.maintenance.progress import ProgressReporter
 from kiqcluster.worker.run.job_run import JobRun
-from kiqcluster.worker.run.manager import Manager
+from kiqcluster.worker.run.processors import Processors
 
 __all__ = ["JobWatch"]
 
@@ -25,30 +25,26 @@ class JobWatch:
     """Watches the jobs of one worker."""
 
     def __init__(
-        self, runtime: Runtime, manager: Manager, running_jobs: RunningJobs, progress: ProgressReporter
+        self, runtime: Runtime, processors: Processors, running_jobs: RunningJobs, progress: ProgressReporter
     ) -> None:
         self._clock = runtime.clock
         self._emit = runtime.events.emit
-        self._manager = manager
+        self._processors = processors
         self._running_jobs = running_jobs
         self._progress = progress
         self._state: process_state.ProcessState | None = None  # at the first look, before any job
 
     def look(self) -> None:
         """Look at all of them."""
-        found = self._manager.running_by_record()
+        found = self._processors.running_by_record()
         self._running_jobs.stamp(self._clock.now(), [(record, run.unit.token, run.since) for record, run in found])
         for _, run in found:
             if not run.is_overdue and run.context is not None and run.context.timed_out:
                 self._report_overdue(run, run.context)
-        if self._manager.async_processor is not None:
-            self._report_blocked(self._manager.async_processor.blocked())
+        if self._processors.loop is not None:
+            self._report_blocked(self._processors.loop.blocked())
         self._progress.look()
         self._report_changes([run.context.name for _, run in found if run.context is not None])
-
-    def stop(self) -> None:
-        """Have no more progress written."""
-        self._progress.stop()
 
     def _report_overdue(self, run: JobRun, context: JobContext) -> None:
         run.is_overdue = True

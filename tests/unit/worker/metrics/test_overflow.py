@@ -10,7 +10,7 @@ from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.store import Store
 from kiqcluster.store.entry_moves import MAX_DROPPED, Dropped
-from kiqcluster.worker.run.overflow import LOG_PERIOD_SECONDS, Overflow
+from kiqcluster.worker.metrics.overflow import LOG_PERIOD_SECONDS, Overflow
 from tests.kit import ManualClock
 
 

@@ -195,7 +195,7 @@ class Worker:
         self.coordinator.__class__ = Watched
         vars(self.coordinator)["fleet"] = fleet
         self.coordinator._wake_taker = self._wake_taker
-        vars(self.fetch._shared.ended)["wait"] = self._pause
+        vars(self.fetch._coordinator.ended)["wait"] = self._pause
         self.takers = [Taker(each) for each in places]
         self.waiting: list[Taker] = []  # parked and not woken, the first come first
         self.is_alive, self.is_frozen, self.has_joined, self.is_quiet = True, False, False, False
@@ -224,7 +224,7 @@ class Worker:
 
     def let_others_go_on(self) -> None:
         """Let other steps happen.  Raises Killed if this process ends meanwhile."""
-        if self.fetch._shared.lock.locked():
+        if self.fetch._coordinator.lock.locked():
             self.fleet.fail("the lock is held over a round trip")
         self.fleet.interleave()
         self.is_frozen = False
@@ -284,7 +284,7 @@ class Worker:
             if unit is not None:
                 self.start(taker, unit)
             return
-        with self.fetch._shared.lock:
+        with self.fetch._coordinator.lock:
             taken = self.coordinator.take(taker.free)
             if taken is None and self.coordinator.mode is not FetchMode.ENDED:
                 taker.is_parked = True
@@ -353,7 +353,7 @@ class Worker:
             self.coordinator.oldest_finished_at = self.clock.time
         self.fetch.hand_in(settlement)
         if taker.is_parked:
-            with self.fetch._shared.lock:
+            with self.fetch._coordinator.lock:
                 self.coordinator.set_demand(self._demand())
 
     def manage(self) -> None:

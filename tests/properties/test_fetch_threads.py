@@ -246,7 +246,7 @@ class Rig:
         queued = self.store.call("LRANGE", f"queue:{QUEUE}", 0, -1)
         flat = [self.store.call("HGETALL", key) for key in self.store.call("KEYS", "kiq:inflight:*")]
         plain = (bool, int, float, str, list, dict, deque, Enum)
-        known = {**vars(self.fetch), **vars(self.fetch._shared), **vars(self.fetch._coordinator)}
+        known = {**vars(self.fetch), **vars(self.fetch._coordinator)}
         fields = {name: value for name, value in known.items() if isinstance(value, plain)}
         return f"queued {queued}, in flight {flat}, armed {self.is_armed}, woken {self.is_woken.is_set()}, {fields}"
 

@@ -63,7 +63,7 @@ class Bench:
             death_limits=death_limits,
             on_rejoined=lambda: self.rejoined.append(self.fetch.member.identity),
         )
-        self.shared, self.coordinator = self.fetch._shared, self.fetch._coordinator
+        self.coordinator = self.fetch._coordinator
         self.engine.join(self.fetch.member)
 
     def _poke(self) -> None:
@@ -81,14 +81,14 @@ class Bench:
 
     def settle(self) -> None:
         """Flush what is finished, as the manager does when it is overdue."""
-        with self.shared.lock:
+        with self.coordinator.lock:
             batch = self.coordinator.claim_to_settle()
         if batch is not None:
             self.fetch._flush(batch)
 
     def receive_in_transit(self) -> None:
         """Receive the reply to the batch in transit, as the manager does when nobody needs it."""
-        with self.shared.lock:
+        with self.coordinator.lock:
             batch = self.coordinator._claim(0)
         assert batch.sent is not None
         self.fetch._flush(batch)
@@ -150,7 +150,7 @@ def test_as_many_units_are_reserved_as_processors_are_idle(bench: Bench) -> None
 def test_quiet_gives_unstarted_units_back_in_order(bench: Bench) -> None:
     bench.push(*"abcd")
     running = bench.next()
-    with bench.shared.lock:  # as if prefetched for processors that are not idle any more
+    with bench.coordinator.lock:  # as if prefetched for processors that are not idle any more
         reserved = bench.engine.exchange(bench.fetch._connection, bench.fetch.member, 99, {"default": (2, 2)}, [], 0.0)[
             1
         ]
@@ -435,7 +435,7 @@ def test_leaving_puts_back_held_units_and_ends_the_membership(bench: Bench) -> N
     bench.push("a", "b")
     first = bench.next()
     second = bench.next()
-    with bench.shared.lock:
+    with bench.coordinator.lock:
         bench.coordinator.finished.append(Settlement(first, Done()))
 
     bench.fetch.end()
@@ -465,7 +465,7 @@ def test_a_refused_settle_holds_up_no_other_unit_and_is_tried_again(bench: Bench
     bench.push("a", "b", "c")
     units = [bench.next() for _ in range(2)]
     bench.store.call("SET", bench.store.keys.retry, "not a zset")
-    with bench.shared.lock:
+    with bench.coordinator.lock:
         bench.coordinator.finished += [Settlement(units[0], Retry(b"again", 5.0)), Settlement(units[1], Done())]
 
     bench.settle()
@@ -486,7 +486,7 @@ def test_an_outcome_that_redis_refused_is_kept_once_when_the_batch_fails_afterwa
     unit = bench.next()
     bench.store.call("SET", bench.store.keys.retry, "not a zset")
     monkeypatch.setattr(bench.fetch, "_on_reserved", raising(ReplyLost("lost while the units are confirmed")))
-    with bench.shared.lock:
+    with bench.coordinator.lock:
         batch = bench.coordinator._claim(1)
     bench.coordinator.finished.append(Settlement(unit, Retry(b"again", 5.0)))
 
@@ -537,7 +537,7 @@ def test_a_wakeup_sends_the_batch_at_once_and_the_woken_processor_receives_it(be
     threading.Thread(target=lambda: got.append(bench.next().payload), daemon=True).start()
     wait_until(lambda: bench.coordinator.demand == 1, "a parked processor")
     bench.push("a")
-    with bench.shared.lock:
+    with bench.coordinator.lock:
         calls = bench.fetch._call
 
     assert bench.fetch.on_wakeup("default")
@@ -571,9 +571,9 @@ class TestSentAhead:
             bench.next()
         sent = bench.fetch._call
         sent_by_then: list[int] = []
-        wake = bench.shared.parked.notify
+        wake = bench.coordinator._wake_taker
         with monkeypatch.context() as patch:
-            patch.setattr(bench.shared.parked, "notify", lambda: (sent_by_then.append(bench.fetch._call), wake()))
+            patch.setattr(bench.coordinator, "_wake_taker", lambda: (sent_by_then.append(bench.fetch._call), wake()))
             bench.next()
 
         assert sent_by_then[0] == sent + 1
@@ -653,11 +653,11 @@ def prefetch(bench: Bench, at_hand: int, depth: int = 50) -> None:
     limits = {"default": (at_hand, at_hand)}
     reserved = bench.engine.exchange(bench.fetch._connection, bench.fetch.member, 99, limits, [], 0.0)[1]
     assert reserved is not None
-    with bench.shared.lock:
+    with bench.coordinator.lock:
         bench.fetch._in_flight.add(reserved.units, 0.0)
         bench.coordinator.units.extend(reserved.units)
         bench.coordinator.low_watermark, bench.coordinator.prefetch.depth = depth // 2, depth
-        bench.shared.parked.notify()
+        bench.coordinator.parked.notify()
 
 
 def run(bench: Bench, count: int, gate: threading.Event | None = None) -> list[bytes]:

@@ -119,7 +119,7 @@ def test_leaving_empties_the_wake_lists_that_it_may_touch(limited: Limited) -> N
 def test_an_outcome_whose_key_is_forbidden_holds_up_no_other(limited: Limited) -> None:
     limited.push("a", "b", queue="fine")
     units = [limited.next() for _ in range(2)]
-    with limited.shared.lock:
+    with limited.coordinator.lock:
         limited.coordinator.finished += [
             Settlement(units[0], Dead(b"buried", SystemClock.now())),
             Settlement(units[1], Done()),

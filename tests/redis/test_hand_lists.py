@@ -66,7 +66,7 @@ class Waiter(Bench):
         self.settle()
 
     def resync(self) -> None:
-        with self.shared.lock:
+        with self.coordinator.lock:
             batch = self.coordinator._claim(0)
         self.fetch._flush(batch)
 
@@ -196,7 +196,7 @@ def test_a_reply_from_before_a_resync_is_not_believed(waiter: Waiter) -> None:
     (push,) = waiter.pushes()
     assert push.hand_list is not None
 
-    waiter.shared.mark_uncertain()
+    waiter.coordinator.mark_uncertain()
     waiter.resync()
     waiter.fetch.on_push(push.hand_list, push.payload)
 

@@ -31,7 +31,7 @@ PACKAGE = Path(kiqcluster.__file__).parent
 FOLDERS = tuple(str(PACKAGE / name) for name in ("worker/fetch", "worker/run", "store", "sidekiq"))
 JIDS = [f"{number:024x}" for number in range(3)]
 # Statements; the end of the first has the same line.  The last is what the end of `with` does, a method of C without
-# arguments: it is where LockedCoordinator says why it is not `with`.
+# arguments: it is where FetchCoordinator says why it is not `with`.
 FREE_OF_MEMORY = ("with ", "try:", "self.lock.release()")
 EVERY = 23  # lines, between two at which the short form raises
 

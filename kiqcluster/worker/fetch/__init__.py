@@ -3,8 +3,7 @@
 Read in this order:
 fetch                takes units, hands in outcomes, makes the round trips
 batch                one settle + reserve, and its states
-coordinator          who takes, who waits, who flushes the next batch; no I/O, threads or locks
-locked_coordinator   the same for threads: the lock, and the condition that they wait on
+coordinator          who takes, who waits, who flushes the next batch; no I/O
 prefetch             how many units to reserve
 concurrency_limit    how many threads run units at once
 stalls               whether the process could run while units waited

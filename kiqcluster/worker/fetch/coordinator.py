@@ -6,15 +6,18 @@
 4. close           nobody flushes, and one taker is woken, who wakes the next.  Or the batch is left in transit, and
                    the first one who needs it receives the reply
 
-Without I/O, threads or locks, so tests drive it step by step.  Threads call it through locked_coordinator.py, which
-has the lock; fetch.py has the connection.
+It has one lock, and the condition on which takers wait; fetch.py has the connection, so nobody holds the lock over a
+round trip.  A call never waits, but for `take_or_wait`, so tests drive it step by step.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from itertools import islice
+from typing import Concatenate, ParamSpec, TypeVar
 
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.service import snapshot
@@ -37,20 +40,39 @@ UNCERTAIN_CHECK_SECONDS = 0.1  # between checks whether a resync was made that i
 MAX_UNIT_WAIT_SECONDS = 0.1  # that a unit may wait here behind running jobs; then all that wait are put back
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _NONE = BatchState.NONE  # a global name is read faster than a member: for the code that runs once for each unit
+
+
+def locked(step: Callable[Concatenate[FetchCoordinator, P], R]) -> Callable[Concatenate[FetchCoordinator, P], R]:
+    """Return the step that runs with the coordinator's lock held."""
+
+    @wraps(step)
+    def run_locked(self: FetchCoordinator, /, *arguments: P.args, **options: P.kwargs) -> R:
+        for _ in iter(self.lock.acquire, None):  # as `with`, see FetchCoordinator
+            try:
+                return step(self, *arguments, **options)
+            finally:
+                self.lock.release()
+        raise AssertionError("a lock is always acquired")
+
+    return run_locked
 
 
 class FetchCoordinator:
     """The state that all takers of a process share, and the manager.
 
     A taker is a processor thread; it might be an event loop.  A taker that gets nothing adds its free places to
-    `demand`, and waits until `wake_taker` is called.
+    `demand`, and waits for `parked`.
 
-    One caller at a time, with two exceptions.  `take_at_hand`, `hand_in` and `notify_manager` may be called at any
-    time: they take from the left of `units` and add to the right of `finished`, which are atomic, and set
-    `oldest_finished_at` and `is_manager_notified`.  And any single field may be read at any time.
+    `lock` guards all fields.  A method that is `locked` takes it; whoever calls another one has it, with two
+    exceptions.  `take_at_hand`, `hand_in` and `notify_manager` may be called at any time: they take from the left of
+    `units` and add to the right of `finished`, which are atomic, and set `oldest_finished_at` and
+    `is_manager_notified`.  And any single field may be read at any time.
 
-    wake_taker: wakes one taker.  wake_manager: has the manager call `check_overdue` and `queues_to_arm`.
+    wake_manager: has the manager call `check_overdue` and `queues_to_arm`; from any thread.
     """
 
     def __init__(
@@ -58,22 +80,26 @@ class FetchCoordinator:
         order: QueueOrder,
         in_flight: InFlight,
         clock: Clock,
-        wake_taker: Callable[[], None],
         wake_manager: Callable[[], None],
         takers: int = 1,
-        caller_name: Callable[[], str] = str,
     ) -> None:
-        """takers: units that all takers together can run at once.  caller_name: returns the caller's name."""
+        """takers: units that all takers together can run at once."""
+        # A library may raise an exception in this thread from outside: a time limit.  If `for` takes the lock, it is
+        # raised before or after that.  From Python 3.14 on, `with` and a call may let it in when the lock is taken and
+        # nothing releases it yet.  The lock of a condition would stay locked, too.
+        self.lock = threading.Lock()
+        self.parked = threading.Condition(self.lock)
+        self.ended = threading.Event()  # to wait for
         self._order = order
         self._in_flight = in_flight
         self._now = clock.monotonic
-        self._wake_taker = wake_taker
+        self._wake_taker: Callable[[], None] = self.parked.notify
         self._wake_manager = wake_manager
         self.state = BatchState.NONE
         self.mode = FetchMode.FETCHING
         self.in_transit: Batch | None = None  # the batch, in that state
         self.flusher = ""  # name of who has claimed the last batch
-        self._caller_name = caller_name
+        self._parked_count = 0
         self.demand = 0  # units that takers wait for
         self.units: deque[Unit] = deque()  # at hand, the oldest first
         self.low_watermark = 0  # units at hand at which the next batch is sent ahead; 0 while none are prefetched
@@ -152,6 +178,32 @@ class FetchCoordinator:
             self._wake_another()  # each wakes the next: all at once would contend for nothing
         return unit
 
+    def take_or_wait(self) -> Unit | Batch | None:
+        """Return what `take` does, as soon as there is anything; None when it is time to end."""
+        for _ in iter(self.lock.acquire, None):
+            try:
+                while True:
+                    taken = self.take(1)
+                    if taken is not None or self.mode is FetchMode.ENDED:
+                        return taken
+                    self._park()
+            finally:
+                self.lock.release()
+        raise AssertionError("a lock is always acquired")
+
+    def _park(self) -> None:
+        seconds = None
+        self._parked_count += 1
+        try:
+            self.set_demand(self._parked_count)
+            seconds = self.begin_watch()
+            self.parked.wait(seconds)
+        finally:  # a library may raise an exception in this thread that was meant for the job before (a time limit)
+            self._parked_count -= 1
+            self.demand = self._parked_count
+            if seconds is not None:
+                self.end_watch()
+
     def set_demand(self, units: int) -> None:
         """Set how many units takers wait for."""
         self.demand = units
@@ -215,15 +267,16 @@ class FetchCoordinator:
         """Return the batch that the caller has to flush: the one in transit, or a new one."""
         batch, self.in_transit = self.in_transit or Batch(), None
         batch.own_demand = own_demand
-        self.flusher = self._caller_name()
+        self.flusher = threading.current_thread().name
         self.state = BatchState.FLUSHING
         return batch
 
+    @locked
     def abandon(self, flusher: str) -> None:
         """End the batch of a flusher that is gone, if it has one: it cannot close it any more."""
         if self.state is BatchState.FLUSHING and self.flusher == flusher:
             self.state = BatchState.NONE
-            self.discard_reply()
+            self._discard_reply()
 
     def _report_starvation(self) -> None:
         """Have the manager arm wakeups: the queues are empty, and somebody waits.
@@ -237,6 +290,7 @@ class FetchCoordinator:
 
     # the manager
 
+    @locked
     def check_overdue(self, long_running: Iterable[str]) -> tuple[Batch | None, float | None]:
         """Put units back that have waited for MAX_UNIT_WAIT_SECONDS; find the batch that the manager has to flush now.
 
@@ -265,6 +319,7 @@ class FetchCoordinator:
             return self.claim_to_settle(), BATCH_DELAY_SECONDS
         return None, seconds
 
+    @locked
     def return_forgotten(self, running: Iterable[Unit]) -> int:
         """Put back units that crashed threads have left behind; return how many.  See InFlight.return_forgotten."""
         count = self._in_flight.return_forgotten((*snapshot(self.units), *running), self._now())
@@ -295,6 +350,7 @@ class FetchCoordinator:
         self.is_reserve_due = True  # the taker that handed it in must look for work, with nothing left to settle
         return self._claim(0)
 
+    @locked
     def on_wakeup(self, queue: str | None) -> tuple[bool, Batch | None]:
         """Return whether somebody will look for work, and the batch that the caller has to send for that.
 
@@ -310,6 +366,7 @@ class FetchCoordinator:
         batch.is_wakeup = True
         return True, batch
 
+    @locked
     def on_push(self, unit: Unit, generation: int) -> bool:
         """Take in a unit that a push has brought; return whether its reply is to be believed.
 
@@ -329,18 +386,24 @@ class FetchCoordinator:
         self._wake_taker()
         return True
 
+    @locked
     def is_sweep_wanted(self) -> bool:
         """Return whether somebody waits, and nobody looks for work already."""
+        return self._is_sweep_wanted()
+
+    def _is_sweep_wanted(self) -> bool:
         is_looking = self.is_reserve_due or self.state is not BatchState.NONE
         return bool(self.demand) and self.mode is FetchMode.FETCHING and not is_looking
 
+    @locked
     def queues_to_arm(self) -> list[str]:
         """Return the queues whose pushes should wake this process, the preferred first."""
-        if self.is_refused or self.is_uncertain or not self.is_sweep_wanted():
+        if self.is_refused or self.is_uncertain or not self._is_sweep_wanted():
             return []
         excluded = {*self.excluded.resting, *self.excluded.forbidden()}
         return list(islice((queue for queue in self._order.preferred() if queue not in excluded), MAX_ARMED_QUEUES))
 
+    @locked
     def queues_to_sweep(self, most: int) -> list[str]:
         """Return the queues for the next sweep, without those that are known to be forbidden."""
         forbidden = self.excluded.forbidden()
@@ -348,6 +411,7 @@ class FetchCoordinator:
 
     # the life of the process
 
+    @locked
     def quiet(self) -> int:
         """Reserve no more, and have all units put back that nobody has started; return their number."""
         if self.mode is FetchMode.FETCHING:
@@ -358,6 +422,7 @@ class FetchCoordinator:
         self._wake_manager()
         return returned
 
+    @locked
     def resume(self) -> None:
         """Reserve again."""
         if self.mode is FetchMode.QUIET:
@@ -365,10 +430,14 @@ class FetchCoordinator:
         self.is_reserve_due = True
         self._wake_taker()
 
+    @locked
     def end(self) -> None:
-        """Give out no more units."""
+        """Let every taker end when it asks for its next unit."""
         self.mode = FetchMode.ENDED
+        self.ended.set()
+        self.parked.notify_all()
 
+    @locked
     def mark_uncertain(self) -> None:
         """Have the next batch begin with a resync."""
         self.is_uncertain = True
@@ -385,6 +454,7 @@ class FetchCoordinator:
 
     # the batch, by its flusher
 
+    @locked
     def build_request(self, batch: Batch, *, ahead: bool) -> bool:
         """Choose what a batch settles and reserves; return whether there is anything to send.
 
@@ -420,6 +490,7 @@ class FetchCoordinator:
             self.low_watermark = 0
         return size, limits or None
 
+    @locked
     def leave_in_transit(self, batch: Batch) -> None:
         """Leave a batch that was sent to the first one who needs its reply."""
         self.state, self.in_transit = BatchState.IN_TRANSIT, batch
@@ -427,6 +498,7 @@ class FetchCoordinator:
             self.notify_manager()
         self._wake_another()  # a taker that was woken for a unit may flush instead, and then wakes nobody
 
+    @locked
     def on_reply(self, reserved: Reserved, batch: Batch) -> None:
         """Have the units at hand that a batch has brought."""
         units, needed, total = reserved.units, batch.size.needed, batch.size.total
@@ -459,6 +531,7 @@ class FetchCoordinator:
         is_whole = not is_cut_short and sum(len(unit.payload) for unit in units) < MAX_RESERVE_BYTES
         self._order.record_reserve(limits, {unit.queue for unit in units}, is_whole=is_whole)
 
+    @locked
     def close(self, batch: Batch, *, went_well: bool) -> Batch | None:
         """End a batch, and see to it that somebody runs the units at hand, or flushes the next one.
 
@@ -479,10 +552,12 @@ class FetchCoordinator:
 
     # a batch that failed
 
+    @locked
     def on_refused(self, settlements: Sequence[Settlement], refusals: Refusals) -> None:
         """Keep the outcomes that Redis would not write, and send them again later."""
         self._in_flight.keep_refused(settlements, refusals, self._now())
 
+    @locked
     def on_forbidden(self, queues: Iterable[str]) -> bool:
         """Ask these queues no more for a while, and reserve again; return whether any was not known to be forbidden."""
         is_new = self.excluded.forbid(queues)
@@ -491,6 +566,7 @@ class FetchCoordinator:
         self._wake_taker()
         return is_new
 
+    @locked
     def on_failure(self, settlements: Sequence[Settlement], *, is_lost: bool) -> None:
         """Have the outcomes of a failed batch wait for the next one.  is_lost: Redis may have run it all the same."""
         if settlements:
@@ -500,16 +576,22 @@ class FetchCoordinator:
         self.is_uncertain = self.is_uncertain or is_lost
         self._wake_taker()  # units at hand run meanwhile
 
+    @locked
     def discard_reply(self) -> None:
         """Treat the units that a batch has reserved as unknown: resync, and reserve again."""
+        self._discard_reply()
+
+    def _discard_reply(self) -> None:
         self.is_uncertain = self.is_reserve_due = True
         self._wake_taker()
 
+    @locked
     def on_resynced(self) -> None:
         """Go on after a resync."""
         self.generation += 1
         self.is_uncertain, self.is_reserve_due = False, True
 
+    @locked
     def reset(self) -> None:
         """Hold nothing, and look for work: others have recovered the units that were here."""
         self.units.clear()

@@ -30,6 +30,7 @@ from kiqcluster.store.engine.engine import NO_PERMISSION, Engine
 from kiqcluster.store.engine.units import Exchange, Member, Refusals, Reserved, Settlement, Unit
 from kiqcluster.store.engine.wait_lists import MAX_COMMANDS, MAX_QUEUES, forget_hands
 from kiqcluster.worker.fetch.batch import Batch, FetchMode
+from kiqcluster.worker.fetch.coordinator import FetchCoordinator
 from kiqcluster.worker.fetch.hand_lists import HandList, HandLists
 from kiqcluster.worker.fetch.in_flight import (
     STALE_UNIT_SECONDS,
@@ -37,7 +38,6 @@ from kiqcluster.worker.fetch.in_flight import (
     lowest_limit,
 )
 from kiqcluster.worker.fetch.last_settle import LastSettle
-from kiqcluster.worker.fetch.locked_coordinator import LockedCoordinator
 from kiqcluster.worker.fetch.membership import Membership
 from kiqcluster.worker.fetch.queue_order import QueueOrder
 from kiqcluster.worker.fetch.redis_health import RedisHealth
@@ -51,7 +51,7 @@ MAX_SWEPT_QUEUES = MAX_QUEUES * MAX_COMMANDS  # that one sweep asks, in one roun
 class ReliableFetch:
     """Reserves units and settles them.
 
-    All threads of a worker share it.  `_shared` guards what they share; the connection, the call number and the
+    All threads of a worker share it.  `_coordinator` guards what they share; the connection, the call number and the
     counters of round trips belong to the thread that flushes, one at a time.
     on_member: called with a new membership before its first reserve.  wake_manager: from any thread.
     """
@@ -74,9 +74,8 @@ class ReliableFetch:
         self._order = order
         self._connection = engine.store.connection(trust=TRUSTED_SECONDS)
         self._in_flight = InFlight(lowest_limit((runtime.config.max_retries_after_interruption, *death_limits)))
-        self._shared = LockedCoordinator(order, self._in_flight, runtime.clock, wake_manager, processors)
-        self._coordinator = self._shared.coordinator
-        self._membership = Membership(engine, new_member, on_member, self._shared.ended)
+        self._coordinator = FetchCoordinator(order, self._in_flight, runtime.clock, wake_manager, processors)
+        self._membership = Membership(engine, new_member, on_member, self._coordinator.ended)
         self._on_rejoined = on_rejoined
         self.hand_lists = HandLists(engine, runtime.clock, runtime.config.recover_after)
         self._health = RedisHealth(runtime)
@@ -98,7 +97,7 @@ class ReliableFetch:
         """
         unit = self._coordinator.take_at_hand(finished)
         while unit is None:
-            taken = self._shared.take()
+            taken = self._coordinator.take_or_wait()
             if not isinstance(taken, Batch):
                 return taken
             self._flush(taken, ahead=bool(self._coordinator.units))
@@ -107,7 +106,7 @@ class ReliableFetch:
 
     def abandon(self) -> None:
         """End the batch that a crash of the calling service has left open; called when its thread has started again."""
-        self._shared.abandon(threading.current_thread().name)
+        self._coordinator.abandon(threading.current_thread().name)
 
     def hand_in(self, finished: Settlement) -> None:
         """Hand an outcome in, from a thread that asks for no other unit.  Never waits."""
@@ -125,7 +124,7 @@ class ReliableFetch:
         long_running: queues of jobs that have run for long.  Returns the seconds until the next check; None if the
         manager need not check before it is woken.
         """
-        batch, seconds = self._shared.check_overdue(long_running)
+        batch, seconds = self._coordinator.check_overdue(long_running)
         if batch is not None:
             self._flush(batch)
         return seconds
@@ -136,7 +135,7 @@ class ReliableFetch:
         queue: the one with a push; None if any may have work.  After a push the batch is sent at once, and the
         processor that is woken receives the reply: it wakes while Redis works.
         """
-        is_wanted, batch = self._shared.on_wakeup(queue)
+        is_wanted, batch = self._coordinator.on_wakeup(queue)
         if batch is not None:
             self._flush(batch, ahead=True)
         return is_wanted
@@ -172,10 +171,10 @@ class ReliableFetch:
         """
         if payload is not None:
             unit = Unit(hand_list.queue, payload, hand_list.token, hand_list.identity, is_in_hand=True)
-            if self._shared.on_push(unit, hand_list.generation):
+            if self._coordinator.on_push(unit, hand_list.generation):
                 return
         self.hand_lists.give_up(hand_list, has_ended=has_ended)
-        self._shared.mark_uncertain()
+        self._coordinator.mark_uncertain()
 
     def look_into_hand_lists(self) -> None:
         """Have units put back that a late command has moved to a list that was given up.
@@ -184,7 +183,7 @@ class ReliableFetch:
         """
         try:
             if self.hand_lists.look(self.member.identity):
-                self._shared.mark_uncertain()
+                self._coordinator.mark_uncertain()
         except StoreError:
             return  # it looks again
 
@@ -194,13 +193,13 @@ class ReliableFetch:
         It asks MAX_SWEPT_QUEUES queues; the next sweeps ask the others.  Only a reserve can tell whether a queue still
         rests, what Redis still refuses, and for how long it is away.
         """
-        if not self._shared.is_sweep_wanted():
+        if not self._coordinator.is_sweep_wanted():
             return
         coordinator = self._coordinator
         is_reserve_wanted = bool(coordinator.excluded.resting or coordinator.is_refused)
         if not is_reserve_wanted or len(self._order.weights) > MAX_QUEUES:
             try:
-                found = self._engine.find_work(self._shared.queues_to_sweep(MAX_SWEPT_QUEUES))
+                found = self._engine.find_work(self._coordinator.queues_to_sweep(MAX_SWEPT_QUEUES))
             except StoreError:
                 is_reserve_wanted = True
             else:
@@ -213,12 +212,12 @@ class ReliableFetch:
 
     def return_forgotten(self, running: Iterable[Unit]) -> None:
         """Put back units that crashed threads have left behind.  running: those that processors have."""
-        if count := self._shared.return_forgotten(running):
+        if count := self._coordinator.return_forgotten(running):
             self._runtime.trouble("units", KiqError(f"{count} units of crashed threads go back to their queues"))
 
     def queues_to_arm(self) -> list[str]:
         """Return the queues whose pushes should wake this process: none unless somebody waits for units."""
-        return self._shared.queues_to_arm()
+        return self._coordinator.queues_to_arm()
 
     def return_to_queue(self, queues: Sequence[str]) -> None:
         """Put back the payloads of wakeups that came while nobody waited; this wakes the next process."""
@@ -249,15 +248,15 @@ class ReliableFetch:
 
     def quiet(self) -> int:
         """Fetch no more; put unstarted units back at once, in order.  Returns their number."""
-        return self._shared.quiet()
+        return self._coordinator.quiet()
 
     def resume(self) -> None:
         """Fetch again."""
-        self._shared.resume()
+        self._coordinator.resume()
 
     def mark_uncertain(self) -> None:
         """Resync before the next batch: Redis may hold other units for this process (a fail-over, a check)."""
-        self._shared.mark_uncertain()
+        self._coordinator.mark_uncertain()
 
     def running(self) -> int:
         """Return the number of units that are held: running, or finished and not yet settled.
@@ -280,7 +279,7 @@ class ReliableFetch:
 
     def end(self) -> None:
         """Let every processor end when it asks for its next unit."""
-        self._shared.end()
+        self._coordinator.end()
 
     def leave(
         self,
@@ -328,14 +327,14 @@ class ReliableFetch:
             self._settle_one_by_one(batch.settlements, error)
         except BaseException:  # raised in this thread from outside; whether anything was sent is not known
             self.has_crashed = True
-            self._shared.on_failure(batch.settlements, is_lost=True)
+            self._coordinator.on_failure(batch.settlements, is_lost=True)
             raise
         finally:
             if is_left:
-                self._shared.leave_in_transit(batch)
+                self._coordinator.leave_in_transit(batch)
             else:
                 self.progress += 1
-                following = self._shared.close(batch, went_well=went_well)
+                following = self._coordinator.close(batch, went_well=went_well)
         if following is not None:
             self._flush(following, ahead=True)
 
@@ -343,7 +342,7 @@ class ReliableFetch:
         """Build a batch and send it, unless it would do nothing."""
         if self._coordinator.is_uncertain:
             self._resync()
-        if not self._shared.build_request(batch, ahead=ahead):
+        if not self._coordinator.build_request(batch, ahead=ahead):
             return
         self._call += 1
         now = self._runtime.clock.now()
@@ -386,27 +385,27 @@ class ReliableFetch:
             return
         if reserved.refusal:
             self._health.on_refusal("a reserve", reserved.refusal)
-        self._shared.on_reply(reserved, batch)
+        self._coordinator.on_reply(reserved, batch)
 
     def _confirm(self, units: Iterable[Unit]) -> bool:
         """Ask Redis whether this process still holds units whose reply took long; return whether it does.
 
         A slow line and a freeze of this process look the same, and in a freeze others may have recovered it.
         """
-        self._shared.discard_reply()  # until Redis has answered
+        self._coordinator.discard_reply()  # until Redis has answered
         asked_at = self._now()
         if not self._membership.resync(self._connection, [*self._in_flight.tokens, *(unit.token for unit in units)]):
             self._rejoin()
             return False
         if self._now() > asked_at + self._max_reply_seconds:  # it may have been recovered after that answer
             return False
-        self._shared.on_resynced()
+        self._coordinator.on_resynced()
         return True
 
     def _find_forbidden(self, queues: Iterable[str]) -> bool:
         """Find the queues that Redis forbids, since one of them refuses a whole reserve; return whether any is."""
         forbidden = self._engine.forbidden_queues(self._connection, self.member, queues)
-        if forbidden and self._shared.on_forbidden(forbidden):
+        if forbidden and self._coordinator.on_forbidden(forbidden):
             self._health.on_refusal("a reserve", "; ".join(forbidden.values()))
         return bool(forbidden)
 
@@ -414,12 +413,12 @@ class ReliableFetch:
 
     def _keep_refused(self, settlements: list[Settlement], refusals: Refusals) -> None:
         self._health.on_refusal("an outcome", next(iter(refusals.values())))
-        self._shared.on_refused(settlements, refusals)
+        self._coordinator.on_refused(settlements, refusals)
 
     def _settle_one_by_one(self, settlements: list[Settlement], error: Exception) -> None:
         """Settle outcomes alone that cannot be sent together; one that cannot be sent at all stays held."""
         self._health.on_refusal("a batch", repr(error))
-        self._shared.discard_reply()
+        self._coordinator.discard_reply()
         for number, settlement in enumerate(settlements):
             try:
                 self._engine.settle(self._connection, [settlement], self._runtime.clock.now())
@@ -434,13 +433,13 @@ class ReliableFetch:
 
     def _on_outage(self, error: StoreError, settlements: list[Settlement]) -> None:
         """Keep the outcomes, wait a little.  A settle may be sent again; a reserve never is (R3, R4)."""
-        self._shared.on_failure(settlements, is_lost=isinstance(error, ReplyLost))
+        self._coordinator.on_failure(settlements, is_lost=isinstance(error, ReplyLost))
         self._health.on_error("a batch", error)
-        self._health.pause(self._shared.ended)
+        self._health.pause(self._coordinator.ended)
 
     def _resync(self) -> None:
         if self._membership.resync(self._connection, self._in_flight.tokens):
-            self._shared.on_resynced()
+            self._coordinator.on_resynced()
         else:
             self._rejoin()
 
@@ -448,7 +447,7 @@ class ReliableFetch:
         """Go on under a new identity: others have the units that were held, and their outcomes change nothing."""
         old = self.member
         if self._membership.rejoin(self._connection):
-            self._shared.reset()
+            self._coordinator.reset()
             self._on_rejoined()
             self._runtime.events.emit("worker_fenced", old=old.identity, new=self.member.identity)
 

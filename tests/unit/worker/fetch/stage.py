@@ -91,7 +91,8 @@ class Stage:
         self.redis = FakeRedis()
         self.in_flight = InFlight()
         order = QueueOrder(parse_group(QUEUE), [QUEUE], self.rng)
-        self.coordinator = FetchCoordinator(order, self.in_flight, self.clock, self._wake_taker, self._wake_manager)
+        self.coordinator = FetchCoordinator(order, self.in_flight, self.clock, self._wake_manager)
+        self.coordinator._wake_taker = self._wake_taker
         self.is_faulty = False
         self.pushed: list[bytes] = []
         self.runs: Counter[str] = Counter()  # by token
@@ -212,7 +213,7 @@ class Stage:
     def _wake_manager(self) -> None:
         self.is_manager_awake = True
 
-    # the actors: what fetch.py, locked_coordinator.py and manager.py do
+    # the actors: what fetch.py, `take_or_wait` and manager.py do
 
     def _taker(self, number: int) -> Actor:
         coordinator = self.coordinator

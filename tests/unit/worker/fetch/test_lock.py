@@ -12,8 +12,8 @@ import pytest
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store.engine.units import Unit
+from kiqcluster.worker.fetch.coordinator import FetchCoordinator
 from kiqcluster.worker.fetch.in_flight import InFlight
-from kiqcluster.worker.fetch.locked_coordinator import LockedCoordinator
 from kiqcluster.worker.fetch.queue_order import QueueOrder
 from tests.kit import TIMEOUT_SECONDS, ManualClock, is_in, wait_until
 
@@ -40,64 +40,63 @@ def begin(action: Callable[[], object], raised: list[BaseException]) -> threadin
 
 
 @pytest.fixture
-def shared() -> LockedCoordinator:
-    return LockedCoordinator(QueueOrder(parse_group("default"), [], Random(1)), InFlight(), ManualClock(), lambda: None)
+def coordinator() -> FetchCoordinator:
+    return FetchCoordinator(QueueOrder(parse_group("default"), [], Random(1)), InFlight(), ManualClock(), lambda: None)
 
 
-def test_an_exception_from_outside_leaves_no_demand_behind(shared: LockedCoordinator) -> None:
-    shared.coordinator.is_reserve_due = False
+def test_an_exception_from_outside_leaves_no_demand_behind(coordinator: FetchCoordinator) -> None:
+    coordinator.is_reserve_due = False
     raised: list[BaseException] = []
 
-    thread = begin(shared.take, raised)
-    wait_until(lambda: shared.coordinator.demand == 1, "the thread to park")
+    thread = begin(coordinator.take_or_wait, raised)
+    wait_until(lambda: coordinator.demand == 1, "the thread to park")
     raise_in(thread)
-    with shared.lock:
-        shared.parked.notify()
+    with coordinator.lock:
+        coordinator.parked.notify()
     thread.join(TIMEOUT_SECONDS)
 
     assert len(raised) == 1
-    assert shared.coordinator.demand == 0
+    assert coordinator.demand == 0
 
 
-def test_an_exception_from_outside_leaves_the_lock_free(shared: LockedCoordinator) -> None:
+def test_an_exception_from_outside_leaves_the_lock_free(coordinator: FetchCoordinator) -> None:
     raised: list[BaseException] = []
 
-    with shared.lock:
-        thread = begin(shared.quiet, raised)
+    with coordinator.lock:
+        thread = begin(coordinator.quiet, raised)
         wait_until(lambda: is_in(thread, "run_locked"), "the thread to wait for the lock")
         raise_in(thread)
     thread.join(TIMEOUT_SECONDS)
 
     assert len(raised) == 1
-    assert shared.lock.acquire(timeout=TIMEOUT_SECONDS)
+    assert coordinator.lock.acquire(timeout=TIMEOUT_SECONDS)
 
 
 def test_a_thread_that_waits_takes_what_a_blocked_job_leaves() -> None:
     """Nobody wakes it: neither the manager nor the thread that is blocked."""
-    shared = LockedCoordinator(
+    coordinator = FetchCoordinator(
         QueueOrder(parse_group("default"), [], Random(1)), InFlight(), SystemClock(), lambda: None, takers=3
     )
-    coordinator = shared.coordinator
     coordinator.limit.current, coordinator.low_watermark, coordinator.is_reserve_due = 1, 1, False
     coordinator.units.extend(Unit("default", b"{}", f"1.1.{number}", "me") for number in range(4))
     assert coordinator.take_at_hand() is not None  # for a job that blocks
     taken: list[object] = []
 
-    threads = [begin(lambda: taken.append(shared.take()), []) for _ in range(2)]
+    threads = [begin(lambda: taken.append(coordinator.take_or_wait()), []) for _ in range(2)]
 
     wait_until(lambda: len(taken) == 2, "the others to take over")
     for thread in threads:
         thread.join(TIMEOUT_SECONDS)
 
 
-def test_the_end_wakes_every_parked_thread(shared: LockedCoordinator) -> None:
-    shared.coordinator.is_reserve_due = False
-    threads = [begin(shared.take, []) for _ in range(3)]
-    wait_until(lambda: shared.coordinator.demand == 3, "all to park")
+def test_the_end_wakes_every_parked_thread(coordinator: FetchCoordinator) -> None:
+    coordinator.is_reserve_due = False
+    threads = [begin(coordinator.take_or_wait, []) for _ in range(3)]
+    wait_until(lambda: coordinator.demand == 3, "all to park")
 
-    shared.end()
+    coordinator.end()
 
     for thread in threads:
         thread.join(TIMEOUT_SECONDS)
     assert not any(thread.is_alive() for thread in threads)
-    assert shared.ended.is_set()
+    assert coordinator.ended.is_set()

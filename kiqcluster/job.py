@@ -27,7 +27,6 @@ from kiqcluster.application.options import (
     check_class_body,
     check_combinations,
     check_options,
-    under_own_names,
 )
 from kiqcluster.application.registry import Definition
 from kiqcluster.application.signatures import signature_of
@@ -306,7 +305,7 @@ class Job:
         cls, *, name: str | None = None, namespace: str | None = None, **options: Unpack[JobOptions]
     ) -> None:
         super().__init_subclass__()
-        cls.declared_options = {**cls.declared_options, **under_own_names(options, cls.__name__)}
+        cls.declared_options = {**cls.declared_options, **options}
         wire_name = wire_name_of(name, cls.__name__, namespace)
         if namespace is not None:
             cls.declared_namespace = namespace

@@ -216,7 +216,7 @@ def has_promised(name: str, payload: Payload) -> bool:
     if payload.get("deferred_by") != DEFERRED_BY_RATE_LIMIT:
         return False
     names = payload.get(PROMISED_BY)
-    return names is None or (isinstance(names, list) and name in names)  # None: put off by an earlier release
+    return isinstance(names, list) and name in names
 
 
 def places_of(running: JobContext) -> HeldPlaces:

@@ -85,7 +85,8 @@ ROWS: tuple[tuple[Place, str, str, str, str, str], ...] = (
     ("option", "GitLab", "policy", "", "guides/policies", "pause_control"),
     ("option", "GitLab", "feature_category", "", "guides/attributes", "category"),
     ("option", "GitLab", "resource_boundary", "", "guides/attributes", "boundary worker_resource_boundary"),
-    ("option", "GitLab", "external_dependencies", "", "guides/attributes", "worker_has_external_dependencies"),
+    ("option", "GitLab", "external_dependencies", "", "guides/attributes",
+     "has_external_dependencies worker_has_external_dependencies"),
     ("option", "GitLab", "tasks", "kiqcluster.tasks.Task: its jobs have events", "guides/tasks", "use_task_event"),
     # settings
     ("setting", "Celery", "redis", "", "reference/settings", "broker_url broker result_backend backend"),

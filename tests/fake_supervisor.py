@@ -250,6 +250,7 @@ class FakeControlSocket:
             "identity": f"app-1:{101 + number}:{'b' * 12}",
             "queues": {"default": 1},
             "mode": "random",
+            "redis": True,
             "concurrency": 5,
             "busy": 0,
             "processed": 0,

@@ -37,7 +37,6 @@ __all__ = [
     "check_combinations",
     "check_options",
     "near_option",
-    "under_own_names",
 ]
 
 HOOKS = {  # method → its arguments
@@ -62,7 +61,6 @@ RESERVED_NAMES = frozenset(  # of a job class: its verbs
 )
 HOOK_TYPO_SIMILARITY = 0.9  # a method whose name is this similar to a hook's is a typo
 MAX_DURATION_SECONDS = 1e9  # a larger number is a point in time, or a mistake
-ALIASES = {"has_external_dependencies": "external_dependencies"}  # older name → name
 UNTIL_START = ("until_executing", "until_and_while_executing")  # strategies whose lock ends when the job begins
 CLAIMING = (*UNTIL_START, "until_executed")  # … whose pushes claim a lock
 EXCLUSIVE = ("while_executing", "until_and_while_executing")  # … with one run at a time
@@ -103,7 +101,6 @@ class JobOptions(PushOptions, total=False):
     feature_category: str
     resource_boundary: ResourceBoundary
     external_dependencies: bool
-    has_external_dependencies: bool
     big_payload: bool
     loggable_arguments: Sequence[int | str]
     weight: int
@@ -219,7 +216,6 @@ OPTIONS: dict[str, Option] = {
         Option("feature_category", _is_text, "a name", on_wire=False),
         _choice("resource_boundary", *ATTRIBUTES["resource_boundary"], on_wire=False),
         Option("external_dependencies", _is_bool, "True or False", on_wire=False),
-        Option("has_external_dependencies", _is_bool, "True or False", on_wire=False),
         Option("weight", _is_weight, f"an integer from 1 to {MAX_WEIGHT}", on_wire=False),
         Option("idempotent", _is_bool, "True or False", on_wire=False),
         _choice("data_consistency", *ATTRIBUTES["data_consistency"], on_wire=False),
@@ -287,7 +283,7 @@ OPTIONS: dict[str, Option] = {
 
 
 def check_options(options: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the options, under their own names, if all are known and valid.
+    """Return the options if all are known and valid.
 
     Raises JobDefinitionError, with the nearest known name.
     """
@@ -297,17 +293,7 @@ def check_options(options: Mapping[str, Any], name: str) -> dict[str, Any]:
             raise JobDefinitionError(f"{name}: there is no option {key!r}; {near_option(key)}")
         if not option.accepts(value):
             raise JobDefinitionError(f"{name}: {key} = {value!r} does not fit; it takes {option.expected}")
-    return under_own_names(options, name)
-
-
-def under_own_names(options: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the options without aliases.  Raises JobDefinitionError for an option that has two values."""
-    for alias, own in ALIASES.items():
-        if alias in options and options.get(own, options[alias]) != options[alias]:
-            raise JobDefinitionError(
-                f"{name}: {own} = {options[own]!r} and {alias} = {options[alias]!r} are one option; keep {own}"
-            )
-    return {ALIASES.get(key, key): value for key, value in options.items()}
+    return dict(options)
 
 
 def check_combinations(options: Mapping[str, Any], name: str) -> None:

@@ -78,7 +78,7 @@ class ProcessStatus:
 
     @classmethod
     def read(cls, slot: int, row: Mapping[str, Any], age: float = 0.0) -> ProcessStatus:
-        """Return the status in a row that is `age` seconds old.  Rows of older releases have no `redis`."""
+        """Return the status in a row that is `age` seconds old."""
         pid, generation, restarts = row.get("pid"), row.get("generation"), row.get("restarts")
         return cls(
             slot=slot,
@@ -88,7 +88,7 @@ class ProcessStatus:
             generation=generation if isinstance(generation, int) else None,
             backoff=max(0.0, read_number(row.get("backoff")) - age),
             waits_for=str(row.get("waits_for") or ""),
-            redis=bool(row.get("redis", True)),
+            redis=bool(row.get("redis")),
             restarts=restarts if isinstance(restarts, int) else None,
             died_at=read_number(row.get("died_at")),
             shard=str(row.get("shard") or ""),

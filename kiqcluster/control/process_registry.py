@@ -171,7 +171,7 @@ def read_processes(store: Store, replies: Sequence[Replies]) -> list[RegisteredP
 def _states_by_identity(store: Store, replies: Sequence[Replies]) -> dict[str, State]:
     """Return identity → state of its cluster, which is read once per cluster, from the process with the newest.
 
-    A process that names no supervisor is read itself: it may be of a release before SUPERVISOR_FIELD.
+    A process that names no supervisor is read itself.
     """
     groups: dict[bytes | str, list[tuple[float, float, str]]] = {}
     for identity, fields, _ in replies:

@@ -39,11 +39,6 @@ class Chain(Generic[Subject, Result]):
     def __init__(self) -> None:
         self.stack: tuple[Middleware[Subject, Result], ...] = ()
 
-    @property
-    def links(self) -> tuple[Middleware[Subject, Result], ...]:
-        """The former name of `stack`, which applications may use."""
-        return self.stack
-
     def __iter__(self) -> Iterator[Middleware[Subject, Result]]:
         return iter(self.stack)
 

@@ -105,8 +105,6 @@ class Store:
         self._connections.add(connection)
         return connection
 
-    link = connection  # the former name, which applications may use
-
     def call(self, *command: str | bytes | int | float) -> Reply:
         """Run one command and return its reply.  One round trip.  Raises StoreError."""
         return self.pipeline([command])[0]

@@ -87,9 +87,8 @@ class TaskJob(NamedTuple):
 class StoredEvent(NamedTuple):
     """A job of a task.
 
-    arguments: JSON, a newline, and the class where it is not that of the task; without a newline from releases that
-    kept no class; None where they are not kept.  messages: JSON values with commas between them, or None.
-    changes: of its status, as lua/tasks has them; empty where a release kept none.
+    arguments: JSON, a newline, and the class where it is not that of the task; empty or None where they are not kept.
+    messages: JSON values with commas between them, or None.  changes: of its status, as lua/tasks has them.
     """
 
     jid: str

@@ -63,7 +63,7 @@ EVENTS = sql.Table(
     sql.Column("added_messages", sql.Text, nullable=False),
     sql.Column("read_at", sql.BigInteger, nullable=False),
     sql.Column("worker_name", sql.Text),  # as TaskEvent.worker
-    sql.Column("changes", sql.Text),  # of its status, as TaskEvent.as_json has them; NULL where they were not kept
+    sql.Column("changes", sql.Text, nullable=False),  # of its status, as TaskEvent.as_json has them
 )
 COLUMN_OF = {"worker": "worker_name", "parent": "parent_id"}  # of a field of TaskStatus, where it has another name
 
@@ -77,12 +77,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "cancelled_at DOUBLE PRECISION, is_open BOOLEAN NOT NULL, reason TEXT NOT NULL, problem TEXT NOT NULL, "
         "read_at BIGINT NOT NULL)",
         "CREATE TABLE kiq_events (job_id TEXT PRIMARY KEY, task_id TEXT NOT NULL, status TEXT NOT NULL, params TEXT, "
-        "added_messages TEXT NOT NULL, read_at BIGINT NOT NULL)",
+        "added_messages TEXT NOT NULL, read_at BIGINT NOT NULL, worker_name TEXT, changes TEXT NOT NULL)",
         "CREATE INDEX kiq_events_of_task ON kiq_events (task_id, status)",
         "CREATE INDEX kiq_tasks_by_time ON kiq_tasks (created_at)",
     ),
-    ("ALTER TABLE kiq_events ADD COLUMN worker_name TEXT",),
-    ("ALTER TABLE kiq_events ADD COLUMN changes TEXT",),
 )
 
 
@@ -156,7 +154,7 @@ class TaskHistory:
                 params, messages = row["params"], row["added_messages"][1:-1]
                 raw = None if params is None else params.encode()
                 event = read_event(StoredEvent(row["job_id"], row["status"], raw, messages.encode()))
-                changes = json.loads(row["changes"] or "[]")
+                changes = json.loads(row["changes"])
                 yield replace(
                     event,
                     worker=row["worker_name"],

@@ -47,7 +47,7 @@ class TaskEvent:
 
     status: enqueue, working, finish, failed or error.  params: its arguments; None where they are not kept, because
     they are large or encrypted.  messages: of all its runs, the oldest first.  worker: its class, "" for that of the
-    task, None where it is not kept, as by older releases; `TaskStatus.class_of` tells it.  changes: of its status, the
+    task, None where its arguments are not kept; `TaskStatus.class_of` tells it.  changes: of its status, the
     oldest first; of more than 20 the middle ones are left out, and their messages are those of the next change.
     """
 
@@ -130,7 +130,7 @@ class TaskStatus:
         return "complete" if self.is_complete else "open" if self.is_open else "running"
 
     def class_of(self, event: TaskEvent) -> str:
-        """Return the class of a job of this task, "" where nobody has kept it."""
+        """Return the class of a job of this task, "" where it is not kept."""
         return self.worker if event.worker == "" else event.worker or ""
 
     def as_json(self) -> dict[str, JSON]:

@@ -167,7 +167,7 @@ def test_what_a_job_declares_is_a_label_of_its_series(stage: Stage) -> None:
     app = stage.write_application("""
         from kiqcluster import job
 
-        @job(urgency="low", feature_category="mail", resource_boundary="cpu", has_external_dependencies=True)
+        @job(urgency="low", feature_category="mail", resource_boundary="cpu", external_dependencies=True)
         def send():
             pass
     """)

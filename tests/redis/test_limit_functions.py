@@ -138,7 +138,7 @@ class TestKey:
     def test_of_equal_jobs_that_cannot_be_told_one_runs_at_a_time(
         self, worker: Worker, store: Store, reported: list[str], broken: Callable[..., Any]
     ) -> None:
-        """A push is refused then; these came from Ruby, or are of an earlier release."""
+        """A push is refused then; these came from Ruby."""
         declare(worker, deduplicate="while_executing", deduplicate_key=broken)
         for number in range(3):
             store.call("LPUSH", "queue:default", f'{{"class":"Sync","args":["{number}"],"jid":"j{number}"}}')

@@ -959,12 +959,3 @@ class TestClassOfAJob:
 
         assert task.status().class_of(event) == "handle_row"
         assert event.params == [1]
-
-    def test_an_earlier_release_has_not_kept_it(self, store: Store, row: JobFunction[..., Any]) -> None:
-        task = Task.create("import", row, [[1]])
-        (event,) = task.events()
-        store.call("HSET", store.keys.task(task.id), f"p{event.jid}", b"[1]")
-
-        (early,) = task.events()
-
-        assert (early.params, early.worker, task.status().class_of(early)) == ([1], None, "")

@@ -2,8 +2,7 @@
 -- `-- include holders`.
 --
 -- A place that is registered under its unit (holds.lua) ends with it.  Where the registration is lost (somebody deleted
--- kiq:held:<identity>, or wrote another type there), or a process of an older release recovered the unit, nobody would
--- ever release the place.
+-- kiq:held:<identity>, or wrote another type there), nobody would ever release the place.
 
 -- Returns whether a holder, "<identity>/<token>", is a unit of a process that is a member of the fleet, and registered
 -- or in flight there.  prefix: of all keys.  Cost: O(units with places of that process); O(its units in flight) where it is not registered.

@@ -7,8 +7,9 @@ Runs in: the poller's thread (sweep, ends of overrides), which runs code of the 
 2. source          an override ends: the jobs that have room by then go on
 3. sweep           the safety net, a duty of the fleet: a look at each line of parked jobs; one command where there
                    are none.  It also notices that a function returns another limit by now
-4. left lines      those of an earlier release: no job of this one asks for a place there, since its class has lost the
-                   option, or its key is another one by now.  Nobody would send the next job on, so a sweep sends all
+4. left lines      those of an earlier release of the application: no job of this one asks for a place there, since its
+                   class has lost the option, or its key is another one by now.  Nobody would send the next job on, so a
+                   sweep sends all
 
 Threads are counted, and ends of overrides awaited, only where the application declares such a limit, or equal jobs that
 run one after the other.  Applications without limits sweep too: jobs may be parked by a release that had some.
@@ -126,8 +127,8 @@ class LimitUpkeep:
             self._runtime.trouble("limits", refusal)
 
     def _left_lines(self, lines: Sequence[str]) -> set[str]:
-        """Return the lines of an earlier release: nobody has a place, nor is on the way, and their first job, as this
-        release knows its class, would ask for a place elsewhere, or for none.
+        """Return the lines of an earlier release of the application: nobody has a place, nor is on the way, and their
+        first job, as this release knows its class, would ask for a place elsewhere, or for none.
 
         One round trip for MAX_LINES lines, and one more where nobody has a place.  Raises StoreError.
         """

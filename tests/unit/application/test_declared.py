@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from kiqcluster import Job
-from kiqcluster.application.options import ALIASES, OPTIONS, check_options
+from kiqcluster.application.options import OPTIONS, check_options
 from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.client.cron_jobs import resolved
 from kiqcluster.client.router import rules_of
-from kiqcluster.errors import JobDefinitionError
 from kiqcluster.process.config import Config, settings
 from kiqcluster.process.config_sources import load, with_configured
 from kiqcluster.process.runtime import Setup
@@ -38,7 +37,6 @@ OPTION_VALUES: dict[str, tuple[Any, Any]] = {  # option → its default, another
     "urgency": ("low", "throttled"),
     "resource_boundary": ("unknown", "cpu"),
     "external_dependencies": (False, True),
-    "has_external_dependencies": (False, True),
     "weight": (1, 3),
     "idempotent": (False, True),
     "data_consistency": ("always", "sticky"),
@@ -89,7 +87,7 @@ def declare(base: type[Job] = Job, **options: Any) -> type[Job]:
 
 
 def value_of(definition: Definition, option: str) -> Any:
-    return {**definition.options, **definition.local}[ALIASES.get(option, option)]
+    return {**definition.options, **definition.local}[option]
 
 
 class TestOptions:
@@ -106,7 +104,7 @@ class TestOptions:
 
         definition = declare(**{option: OPTION_VALUES[option][0], **NEEDS.get(option, {})}).definition
 
-        assert ALIASES.get(option, option) in definition.declared
+        assert option in definition.declared
 
     @pytest.mark.parametrize("option", OPTION_VALUES)
     def test_the_default_of_a_class_replaces_what_its_base_declares(self, option: str) -> None:
@@ -116,7 +114,7 @@ class TestOptions:
         definition = declare(base, **{option: default}).definition
 
         assert value_of(definition, option) == (frozenset() if option == "loggable_arguments" else default)
-        assert ALIASES.get(option, option) in declare(base).definition.declared, "an inherited one is declared as well"
+        assert option in declare(base).definition.declared, "an inherited one is declared as well"
 
     @pytest.mark.parametrize("option", [each for each in OPTION_VALUES if OPTIONS[each].on_wire])
     def test_the_default_of_a_push_replaces_what_the_class_declares(self, option: str, setup: Setup) -> None:
@@ -228,12 +226,6 @@ class TestSettings:
         new = self.loaded(flags={"max_retries": Config.max_retries, "timeout": Config.timeout})
 
         assert pending_settings(self.loaded(), new) == ([], ["max_retries"])
-
-
-def test_an_alias_with_the_default_is_declared_under_the_name() -> None:
-    assert declare(has_external_dependencies=False).definition.declared == {"external_dependencies"}
-    with pytest.raises(JobDefinitionError, match="are one option"):
-        declare(has_external_dependencies=False, external_dependencies=True)
 
 
 def test_what_is_described_to_the_supervisor_says_whether_a_queue_is_declared(registry: Registry) -> None:

@@ -105,23 +105,6 @@ class TestAttributes:
         assert definition.options == {"retry": True, "queue": "default", "tags": ["a"]}
 
 
-class TestAlias:
-    def test_has_external_dependencies_is_the_older_name_of_external_dependencies(self) -> None:
-        assert declare(has_external_dependencies=True).definition.local == {"external_dependencies": True}
-
-    def test_either_name_overrides_what_is_inherited_under_the_other(self) -> None:
-        old, new = declare(has_external_dependencies=True), declare(external_dependencies=True)
-
-        assert declare(old, external_dependencies=False).definition.local == {"external_dependencies": False}
-        assert declare(new, has_external_dependencies=False).definition.local == {"external_dependencies": False}
-
-    def test_both_with_different_values_are_refused(self) -> None:
-        assert declare(external_dependencies=True, has_external_dependencies=True).definition.local == {
-            "external_dependencies": True
-        }
-        assert "are one option" in refusal(lambda: declare(external_dependencies=True, has_external_dependencies=False))
-
-
 class TestForbiddenCombinations:
     """GitLab's: each is refused when the class is defined, also if one half of it is inherited."""
 
@@ -140,13 +123,14 @@ class TestForbiddenCombinations:
 
         assert message.startswith("Declared: urgency = 'high' and resource_boundary = 'memory' exclude each other")
 
-    @pytest.mark.parametrize("name", ["external_dependencies", "has_external_dependencies"])
-    def test_external_dependencies_and_high_urgency(self, name: str) -> None:
-        base = declare(**{name: True})
+    def test_external_dependencies_and_high_urgency(self) -> None:
+        base = declare(external_dependencies=True)
 
-        assert "external_dependencies = True exclude" in refusal(lambda: declare(urgency="high", **{name: True}))
+        assert "external_dependencies = True exclude" in refusal(
+            lambda: declare(urgency="high", external_dependencies=True)
+        )
         assert "external_dependencies = True exclude" in refusal(lambda: declare(base, urgency="high"))
-        assert declare(base, urgency="high", **{name: False}).definition.local["urgency"] == "high"
+        assert declare(base, urgency="high", external_dependencies=False).definition.local["urgency"] == "high"
 
     @pytest.mark.parametrize("retry", [False, 0])
     def test_delayed_data_consistency_without_retries(self, retry: object) -> None:

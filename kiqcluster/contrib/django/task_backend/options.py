@@ -35,7 +35,7 @@ __all__ = [
     "read_options",
 ]
 
-# Options of jobs that a task may have, as they are described in docs/guides/write_jobs.md.
+# Options of jobs that a task may have; docs/reference/job_options.md describes them.
 TASK_OPTIONS = (
     "retry",
     "retry_for",

@@ -19,7 +19,6 @@ from kiqcluster.web.security.entry_keys import EntryKeys
 
 __all__ = [
     "find_entries",
-    "find_queued",
     "find_several",
     "parse_place",
     "read_keys",
@@ -54,19 +53,6 @@ def parse_place(key: str) -> tuple[int, str] | None:
     """Return place and digest of the key of a job of a queue, None for what is none."""
     place, _, digest = key.partition("-")
     return (int(place), digest) if place.isascii() and place.isdigit() and len(place) < 12 else None
-
-
-def find_queued(entry_keys: EntryKeys, queue: Queue, key: str) -> tuple[QueuedJob | None, list[QueuedJob]]:
-    """Return the job of a key, and the jobs around its place.  One round trip.
-
-    Others fetch meanwhile, so it may be nearer to its turn than it was.
-    """
-    parsed = parse_place(key)
-    if parsed is None:
-        return None, []
-    place, digest = parsed
-    around = queue.around(place, MAX_FETCHED_MEANWHILE, MAX_PUT_BACK_MEANWHILE)
-    return next((job for job in reversed(around) if entry_keys.digest_of(job.raw) == digest), None), around
 
 
 def find_several(entry_keys: EntryKeys, queue: Queue, keys: Sequence[str]) -> list[QueuedJob]:

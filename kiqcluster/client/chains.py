@@ -25,9 +25,10 @@ from kiqcluster.client.handle import Handle
 from kiqcluster.client.items import read_item
 from kiqcluster.client.preparation import push_of
 from kiqcluster.errors import InvalidArguments, InvalidPush, UsageError
-from kiqcluster.features import expiry
 from kiqcluster.features.chains import KEPT_RESULT_TTL, THEN
+from kiqcluster.features.expiry import EXPIRY
 from kiqcluster.features.results import RESULT_TTL
+from kiqcluster.features.stacks import current_stacks
 from kiqcluster.process.runtime import Setup, current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import ENCRYPT, Jid, Payload
@@ -44,7 +45,7 @@ S = TypeVar("S")
 
 MAX_JOBS = 50  # of a chain
 MAX_CHAIN_BYTES = 1_000_000  # of all jobs but the first: each of them carries those after it
-NEVER_KEPT = (expiry.EXPIRY, "enqueued_at")  # keys that count from the push of a job
+NEVER_KEPT = (EXPIRY, "enqueued_at")  # keys that count from the push of a job
 RESERVED_KEYS = frozenset({"args", "at", "jid"})  # of an item, which a chain decides
 
 
@@ -295,8 +296,7 @@ def _payload(setup: Setup, draft: Draft) -> Payload:
         raise InvalidPush(
             f"client middleware, or a policy, gave {draft.name} what no job of a chain may have: a time, rows, encrypt"
         )
-    if expiry.EXPIRES_IN in push.payload:
-        expiry.mark(push)  # checks it
+    current_stacks().push.complete(setup, push, draft.definition)
     return {key: value for key, value in push.payload.items() if key not in NEVER_KEPT}
 
 

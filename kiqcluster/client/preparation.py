@@ -26,10 +26,7 @@ from kiqcluster.application.registry import Definition
 from kiqcluster.client.destination import target_of
 from kiqcluster.client.draft import Draft, Drafts
 from kiqcluster.errors import InvalidArguments, InvalidPush, PushError
-from kiqcluster.features import cancellation, expiry
-from kiqcluster.features.payload import encryption, size_limiter
-from kiqcluster.features.payload.context import with_context
-from kiqcluster.features.stacks import current_stacks
+from kiqcluster.features.stacks import PushHooks, current_stacks
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.config import MIN_LIMITED_BYTES
 from kiqcluster.process.delivery import Ready
@@ -38,7 +35,6 @@ from kiqcluster.process.runtime import Push, Setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import unwrapped
 from kiqcluster.sidekiq.payload import (
-    ENCRYPT,
     SCHEDULED_AT,
     Jid,
     Stencil,
@@ -64,14 +60,16 @@ U = TypeVar("U")
 
 def prepare(setup: Setup, draft: Draft) -> Ready | None:
     """Return a job as it is written, or None if middleware stopped it.  Raises PushError."""
-    _settle(draft)
-    return _ready(setup, draft)
+    hooks = current_stacks().push
+    _settle(hooks, draft)
+    return _ready(setup, hooks, draft)
 
 
 def push_of(setup: Setup, draft: Draft) -> Push | None:
     """Return the push of a draft after steps 1 to 4, for those who do not write it; None if middleware stopped it."""
-    _settle(draft)
-    return _push(setup, draft)
+    hooks = current_stacks().push
+    _settle(hooks, draft)
+    return _push(setup, hooks, draft)
 
 
 def prepare_all(setup: Setup, drafts: Drafts) -> Sequence[Ready | None]:
@@ -79,6 +77,7 @@ def prepare_all(setup: Setup, drafts: Drafts) -> Sequence[Ready | None]:
 
     Raises PushError, which names the first invalid entry.
     """
+    hooks = current_stacks().push
     check_queue_name(drafts.options["queue"])
     setup.current_config()  # sets the format of floats
     name, entries = drafts.name, drafts.lists
@@ -90,15 +89,16 @@ def prepare_all(setup: Setup, drafts: Drafts) -> Sequence[Ready | None]:
     envelop = drafts.enveloping(CLOCK.now())
     if envelop is not None:
         lists = _each(lists, envelop)
-    drafts.options = with_context(drafts.options)
-    jobs = _alike(setup, drafts, lists, times) if _may_be_alike(setup, drafts) else None
+    for on_draft in hooks.on_draft:
+        drafts.options = on_draft(drafts.options)
+    jobs = _alike(setup, drafts, lists, times) if _may_be_alike(setup, hooks, drafts) else None
     if jobs is not None:
         return jobs
     each = Draft(drafts.name, drafts.options, [], drafts.definition, store=drafts.store)
 
     def one(job: tuple[list[JSON], float | None, Jid | None]) -> Ready | None:
         each.arguments, each.at, each.jid = job
-        return _ready(setup, each)
+        return _ready(setup, hooks, each)
 
     return _each(zip(lists, times, drafts.jids or repeat(None), strict=False), one)
 
@@ -106,12 +106,13 @@ def prepare_all(setup: Setup, drafts: Drafts) -> Sequence[Ready | None]:
 # 1. settle
 
 
-def _settle(draft: Draft) -> None:
+def _settle(hooks: PushHooks, draft: Draft) -> None:
     """Settle what the caller has left open."""
     definition = draft.definition
     if definition is not None and definition.enveloped is not None:
         draft.envelop(definition, CLOCK.now())
-    draft.options = with_context(draft.options)
+    for on_draft in hooks.on_draft:
+        draft.options = on_draft(draft.options)
     if draft.at is not None:
         draft.at = _due(draft.at, CLOCK.now())
 
@@ -156,7 +157,7 @@ def all_positions(name: str, definition: Definition | None, entries: Sequence[An
 # 2. to 4.: middleware, check, rows
 
 
-def _push(setup: Setup, draft: Draft) -> Push | None:
+def _push(setup: Setup, hooks: PushHooks, draft: Draft) -> Push | None:
     """Return the push of a settled draft after middleware and checks, with rows; None if middleware stopped it."""
     name, options, jid = draft.name, draft.options, draft.jid
     queue = check_queue_name(options["queue"])
@@ -168,10 +169,11 @@ def _push(setup: Setup, draft: Draft) -> Push | None:
         check_queue_name(push.payload["queue"])
     _check(setup, name, push.payload["args"])
     definition = draft.definition
-    features = current_stacks().client_of(definition)
+    features = () if definition is None else hooks.of(definition)
     if features or jid is not None:
         push.keys = target_of(setup, name, definition, draft.store).keys
-        push.rows += () if jid is None else cancellation.rows_of_push(push.keys, jid)
+        for on_named_jid in () if jid is None else hooks.on_named_jid:
+            push.rows += on_named_jid(push)
     if definition is not None:
         for feature in features:
             push.rows += feature.on_push(push, definition)
@@ -207,24 +209,21 @@ def _job_name(name: str, arguments: JSON) -> str:
 # 5. and 6.: encode, limit
 
 
-def _ready(setup: Setup, draft: Draft) -> Ready | None:
+def _ready(setup: Setup, hooks: PushHooks, draft: Draft) -> Ready | None:
     """Return the job of a settled draft, or None if middleware stopped it."""
-    push = _push(setup, draft)
+    push = _push(setup, hooks, draft)
     if push is None:
         return None
-    name, definition, payload = draft.name, draft.definition, push.payload
+    name, definition = draft.name, draft.definition
     if push.at is None:
-        payload["enqueued_at"] = stamp(CLOCK.now())
+        push.payload["enqueued_at"] = stamp(CLOCK.now())
     elif push.at is not draft.at:  # middleware has changed the time
         push.at = due_at(push.at, CLOCK.now())
     if push.at is not None and _tells_due_times(setup):
-        payload[SCHEDULED_AT] = stamp(push.at)
-    if expiry.EXPIRES_IN in payload:
-        expiry.mark(push)
+        push.payload[SCHEDULED_AT] = stamp(push.at)
     try:
-        if ENCRYPT in payload:
-            payload = encryption.sealed(setup, payload, is_registered=definition is not None)
-        encoded = ruby_json.encode(payload)
+        hooks.complete(setup, push, definition)
+        encoded = ruby_json.encode(push.payload)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidPush(f"{name}: the payload holds what JSON cannot ({error})") from error
     if len(encoded) >= MIN_LIMITED_BYTES:
@@ -244,18 +243,21 @@ def _limited(setup: Setup, name: str, definition: Definition | None, encoded: by
             f"{name}: the payload has {len(encoded)} bytes, and Redis takes {MAX_PAYLOAD_BYTES} at most; "
             "store the data elsewhere, and pass where it is"
         )
-    return size_limiter.limited(setup, name, encoded, definition)
+    for feature in current_stacks().push.encoded:
+        encoded = feature.on_encoded(setup, name, definition, encoded)
+    return encoded
 
 
 # Bulk pushes
 
 
-def _may_be_alike(setup: Setup, drafts: Drafts) -> bool:
+def _may_be_alike(setup: Setup, hooks: PushHooks, drafts: Drafts) -> bool:
     """Return whether no feature asks for a look at each job."""
-    is_marked = not drafts.options.keys().isdisjoint((expiry.EXPIRES_IN, ENCRYPT)) or (
-        drafts.at is not None and _tells_due_times(setup)
-    )
-    return not current_stacks().client_of(drafts.definition) and not is_marked
+    definition = drafts.definition
+    if definition is not None and hooks.of(definition):
+        return False
+    is_due_time_told = drafts.at is not None and _tells_due_times(setup)
+    return hooks.encode_keys.isdisjoint(drafts.options) and not is_due_time_told
 
 
 def _alike(
@@ -278,9 +280,13 @@ def _alike(
     jids = drafts.jids or new_jids(len(lists))
     filled = stencil.fill(encoded, jids, times)
     largest = max(map(len, filled), default=0)
-    if largest > MAX_PAYLOAD_BYTES or size_limiter.looks_at(setup.current_config(), largest):
+    if largest >= MIN_LIMITED_BYTES and _is_large(setup, largest):
         filled = _each(filled, partial(_limited, setup, name, drafts.definition))
     return list(map(Ready._make, zip(jids, repeat(options["queue"]), times, filled, repeat(()))))
+
+
+def _is_large(setup: Setup, size: int) -> bool:
+    return size > MAX_PAYLOAD_BYTES or any(each.looks_at(setup, size) for each in current_stacks().push.encoded)
 
 
 def _each(entries: Iterable[T], step: Callable[[T], U]) -> list[U]:

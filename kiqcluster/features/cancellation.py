@@ -2,7 +2,7 @@
 
 Marks    the ids of cancelled jobs and of cancelled tasks; which of them a running job is told of
 
-client   rows_of_push, for a push that names its jid: removes an old mark of that id
+client   on_named_jid: a push that names its jid removes an old mark of that id
 server   on_begin: a row that drops the job if Redis has a mark for it; on_end: removes the mark of a job that has ended
 
 Redis holds the marks (`kiq:cancelled`, `kiq:tasks:cancelled`); each process reads them with its heartbeat, and at once
@@ -22,12 +22,11 @@ from kiqcluster.application.registry import Definition
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.tasks import CANCELLED_BY_TASK
 from kiqcluster.process.job_context import JobContext
-from kiqcluster.process.runtime import Run
-from kiqcluster.sidekiq.keys import Keys
+from kiqcluster.process.runtime import Push, Run
 from kiqcluster.sidekiq.outcome import Dead, Discard, Done, Dropped, Effect
 from kiqcluster.sidekiq.payload import DROPPED_BY_CANCEL, task_of
 
-__all__ = ["CANCELLATIONS", "Cancellations", "Marks", "rows_of_push"]
+__all__ = ["CANCELLATIONS", "Cancellations", "ClientCancellations", "Marks"]
 
 FINAL = (Done, Dead, Discard, Dropped)
 
@@ -91,9 +90,12 @@ class Cancellations:
         return self.on_end(end)
 
 
-def rows_of_push(keys: Keys, jid: str) -> list[Effect]:
-    """Return the row that lets a job of this id begin: somebody may have cancelled an earlier one.  For `Client`."""
-    return [Effect("unmark", keys.cancelled, (jid,))]
+class ClientCancellations:
+    """The client half."""
+
+    def on_named_jid(self, push: Push) -> Iterable[Effect]:
+        """Return the row that lets a job of this id begin: somebody may have cancelled an earlier one."""
+        return [Effect("unmark", push.keys.cancelled, (push.payload["jid"],))]
 
 
 CANCELLATIONS = Cancellations()

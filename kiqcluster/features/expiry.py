@@ -3,8 +3,7 @@
 A push with `expires_in` (seconds) writes the key `expiry`: epoch seconds, counted from its due time if it is scheduled,
 else from the time of the push (`created_at`).  Both keys are those of Sidekiq Pro.  Retries and moves keep them.
 
-1. mark         the client half: writes `expiry`; a direct call of the client, so that classes that are not registered,
-                and options of one push, have it too
+1. on_encode    the client half: writes `expiry`, also for classes that are not registered, and by options of one push
 2. is_expired   whether a payload's time is over
 3. on_begin     the server half: drops such a job, at its first run or at a retry
 
@@ -20,24 +19,29 @@ from kiqcluster.application.options import OPTIONS
 from kiqcluster.application.registry import Definition
 from kiqcluster.errors import InvalidPush
 from kiqcluster.process.clock import SystemClock
-from kiqcluster.process.runtime import Push, Run
+from kiqcluster.process.runtime import Push, Run, Setup
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Payload, seconds, stamp
 from kiqcluster.store.engine.units import BeginVerdict
 
-__all__ = ["EXPIRES_IN", "EXPIRY", "Expiry", "is_expired", "mark"]
+__all__ = ["EXPIRES_IN", "EXPIRY", "ClientExpiry", "Expiry", "is_expired"]
 
 EXPIRES_IN, EXPIRY = "expires_in", "expiry"  # keys of Sidekiq Pro
 
 
-def mark(push: Push) -> None:
-    """Write when a job with `expires_in` expires, unless its payload says so already.  Raises InvalidPush."""
-    payload = push.payload
-    duration = payload[EXPIRES_IN]
-    if not OPTIONS[EXPIRES_IN].accepts(duration):
-        raise InvalidPush(f"{EXPIRES_IN} = {duration!r} does not fit; it takes {OPTIONS[EXPIRES_IN].expected}")
-    if EXPIRY not in payload:
-        payload[EXPIRY] = stamp((payload["created_at"] if push.at is None else push.at) + duration)
+class ClientExpiry:
+    """The client half."""
+
+    key = EXPIRES_IN
+
+    def on_encode(self, _setup: Setup, push: Push, _definition: Definition | None) -> None:
+        """Write when the job expires, unless its payload says so already.  Raises InvalidPush."""
+        payload = push.payload
+        duration = payload[EXPIRES_IN]
+        if not OPTIONS[EXPIRES_IN].accepts(duration):
+            raise InvalidPush(f"{EXPIRES_IN} = {duration!r} does not fit; it takes {OPTIONS[EXPIRES_IN].expected}")
+        if EXPIRY not in payload:
+            payload[EXPIRY] = stamp((payload["created_at"] if push.at is None else push.at) + duration)
 
 
 def is_expired(payload: Payload, now: float) -> bool:

@@ -1,9 +1,17 @@
 """The stacks of features: what a push and a run go through inside the application's own middleware.
 
-client   on_push, before a job is written: adds push rows (push.lua), with which the job is written in one script
+client   on_draft, on_push, on_encode, on_encoded: the hooks of a push, of which a feature has those that it needs
 server   on_begin, before a unit runs: a verdict, or begin rows (begin.lua), all features of a unit in one round trip
          on_end, when the outcome is decided: rows of settle's table of effects, written with that outcome; only of
          those that have it (EndFeature).  on_end_failed: the rows instead, where on_end has raised an error
+
+| hook of a push | when                                                  | gives              | of                     |
+|----------------|-------------------------------------------------------|--------------------|------------------------|
+| on_draft       | first, once for a push or a bulk push                 | the options        | Contexts               |
+| on_named_jid   | after middleware and checks, if the caller gave a jid | rows of push.lua   | ClientCancellations    |
+| on_push        | next, where the class uses the feature                | rows of push.lua   | the next three of them |
+| on_encode      | the payload is final, and has the feature's `key`     | changes of it      | expiry, encryption     |
+| on_encoded     | the payload is large for the feature (`looks_at`)     | the bytes to write | SizeLimiter            |
 
 Each feature says which jobs use it.  A job that uses none pays for none; a feature without rows costs no round trip.
 The script that moves a unit releases what its begin rows took.  Features never release anything themselves.
@@ -22,41 +30,97 @@ The script that moves a unit releases what its begin rows took.  Features never 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
 from kiqcluster.application.registry import Definition
-from kiqcluster.features.cancellation import CANCELLATIONS
+from kiqcluster.features.cancellation import CANCELLATIONS, ClientCancellations
 from kiqcluster.features.chains import Chains
 from kiqcluster.features.deduplication import ClientDeduplication, ServerDeduplication
-from kiqcluster.features.expiry import Expiry
+from kiqcluster.features.expiry import ClientExpiry, Expiry
 from kiqcluster.features.history import ClientHistory, ServerHistory
 from kiqcluster.features.iteration import Iterations
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.limits.concurrency_limit import ConcurrencyLimits
 from kiqcluster.features.limits.rate_limits import RateLimits
+from kiqcluster.features.payload.context import Contexts
+from kiqcluster.features.payload.encryption import ClientEncryption
+from kiqcluster.features.payload.size_limiter import SizeLimiter
 from kiqcluster.features.policies import ClientPolicies, ServerPolicies
 from kiqcluster.features.results import Results
 from kiqcluster.features.strikes import STRIKES
 from kiqcluster.features.tasks import TaskEvents
 from kiqcluster.features.versions import VersionCheck
 from kiqcluster.process.in_force import InForce
-from kiqcluster.process.runtime import Push, Run
+from kiqcluster.process.runtime import Push, Run, Setup
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Payload
+from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store.engine.units import BeginVerdict
 
-__all__ = ["ClientFeature", "EndFeature", "ServerFeature", "Stacks", "asks_ahead", "current_stacks", "using_stacks"]
+__all__ = [
+    "ClientFeature",
+    "EndFeature",
+    "PushHooks",
+    "ServerFeature",
+    "Stacks",
+    "asks_ahead",
+    "current_stacks",
+    "using_stacks",
+]
 
 MAX_DEFINITIONS = 10_000  # whose features are kept
 F = TypeVar("F")
 K = TypeVar("K")
 
 
-class ClientFeature(Protocol):
-    """The client half of a feature."""
+@runtime_checkable
+class DraftFeature(Protocol):
+    """A client half that adds to the options of each push, of classes that are not registered here as well."""
+
+    def on_draft(self, options: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """Return the options of a push: the same ones, or others; they are not to be changed."""
+        ...
+
+
+@runtime_checkable
+class NamedFeature(Protocol):
+    """A client half for pushes whose jid the caller has named."""
+
+    def on_named_jid(self, push: Push) -> Iterable[Effect]:
+        """Return rows of the table of push.lua."""
+        ...
+
+
+@runtime_checkable
+class EncodeFeature(Protocol):
+    """A client half that changes the final payload.  key: of the payloads that use it."""
+
+    key: str
+
+    def on_encode(self, setup: Setup, push: Push, definition: Definition | None) -> None:
+        """Change the payload, or replace it.  definition: None for a class that is not registered here."""
+        ...
+
+
+@runtime_checkable
+class EncodedFeature(Protocol):
+    """A client half that sees large payloads as bytes."""
+
+    def looks_at(self, setup: Setup, size: int) -> bool:
+        """Return whether a payload of so many bytes may concern it."""
+        ...
+
+    def on_encoded(self, setup: Setup, name: str, definition: Definition | None, encoded: bytes) -> bytes:
+        """Return the bytes to write.  name: of the job, in messages.  Raises PushError."""
+        ...
+
+
+@runtime_checkable
+class PushFeature(Protocol):
+    """A client half that takes part in the write of jobs of some classes."""
 
     def is_used_by(self, definition: Definition) -> bool:
         """Return whether pushes of this job go through the feature."""
@@ -65,6 +129,9 @@ class ClientFeature(Protocol):
     def on_push(self, push: Push, definition: Definition) -> Iterable[Effect]:
         """Return rows of the table of push.lua.  The payload may be changed; its arguments are checked already."""
         ...
+
+
+ClientFeature = DraftFeature | NamedFeature | PushFeature | EncodeFeature | EncodedFeature
 
 
 class ServerFeature(Protocol):
@@ -118,6 +185,35 @@ def asks_ahead(feature: ServerFeature, definition: Definition) -> bool:
     return answer is not None and answer(definition)
 
 
+class PushHooks:
+    """The client halves of the features, by the hooks that they have."""
+
+    __slots__ = ("encode_keys", "encoded", "encodes", "on_draft", "on_named_jid", "pushes", "used_by")
+
+    def __init__(self, features: tuple[ClientFeature, ...]) -> None:
+        self.on_draft = tuple(each.on_draft for each in features if isinstance(each, DraftFeature))
+        self.on_named_jid = tuple(each.on_named_jid for each in features if isinstance(each, NamedFeature))
+        self.pushes = tuple(each for each in features if isinstance(each, PushFeature))
+        self.encodes = tuple((each.key, each.on_encode) for each in features if isinstance(each, EncodeFeature))
+        self.encode_keys = frozenset(key for key, _ in self.encodes)
+        self.encoded = tuple(each for each in features if isinstance(each, EncodedFeature))
+        self.used_by: dict[Definition, tuple[PushFeature, ...]] = {}
+
+    def complete(self, setup: Setup, push: Push, definition: Definition | None) -> None:
+        """Have features change the final payload: keys that count from it, a secret to encrypt.  Raises PushError."""
+        for key, on_encode in self.encodes:
+            if key in push.payload:
+                on_encode(setup, push, definition)
+
+    def of(self, definition: Definition) -> tuple[PushFeature, ...]:
+        """Return the features that take part in the write of a job."""
+        found = self.used_by.get(definition)
+        if found is None:
+            found = tuple(each for each in self.pushes if each.is_used_by(definition))
+            _remember(self.used_by, definition, found)
+        return found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Stacks:
     """Features in the order in which they are asked."""
@@ -125,23 +221,13 @@ class Stacks:
     client: tuple[ClientFeature, ...] = ()
     server: tuple[ServerFeature, ...] = ()
     keys: tuple[str, ...] = field(init=False)  # of payloads that use a server half
-    _client_of: dict[Definition | None, tuple[ClientFeature, ...]] = field(init=False, repr=False)
+    push: PushHooks = field(init=False, repr=False)
     _server_of: dict[object, tuple[ServerFeature, ...]] = field(init=False, repr=False)  # by definition, or with keys
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", tuple(sorted({key for each in self.server for key in each.keys})))
-        object.__setattr__(self, "_client_of", {})
+        object.__setattr__(self, "push", PushHooks(self.client))
         object.__setattr__(self, "_server_of", {})
-
-    def client_of(self, definition: Definition | None) -> tuple[ClientFeature, ...]:
-        """Return the client halves that a job uses.  definition: None for a job that is not registered here."""
-        if definition is None or not self.client:
-            return ()
-        found = self._client_of.get(definition)
-        if found is None:
-            found = tuple(each for each in self.client if each.is_used_by(definition))
-            _remember(self._client_of, definition, found)
-        return found
 
     def server_of(self, definition: Definition | None, payload: Payload) -> tuple[ServerFeature, ...]:
         """Return the server halves that a unit uses, by its class or by keys of its payload."""
@@ -193,7 +279,16 @@ def _remember(known: dict[K, tuple[F, ...]], key: K, features: tuple[F, ...]) ->
 # check comes first.
 STACKS = InForce(
     Stacks(
-        client=(ClientPolicies(), ClientDeduplication(), ClientHistory()),
+        client=(
+            Contexts(),
+            ClientCancellations(),
+            ClientPolicies(),
+            ClientDeduplication(),
+            ClientHistory(),
+            ClientExpiry(),
+            ClientEncryption(),  # nothing sees the secret after it
+            SizeLimiter(),
+        ),
         server=(
             Expiry(),  # what is of no use any more
             VersionCheck(),  # what this release cannot run

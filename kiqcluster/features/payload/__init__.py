@@ -1,4 +1,4 @@
-"""What a push adds to its payload, or changes in it; the client calls these itself, beside the stacks.
+"""What a push adds to its payload, or changes in it.
 
 context        who enqueued a job and for which request
 size_limiter   large arguments: reported, compressed or refused

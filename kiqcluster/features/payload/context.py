@@ -2,8 +2,7 @@
 
 1. application_context   sets facts of the caller for a `with` block, such as a web request
 2. passed_on             the payload keys that a push gets: those of the block, or those of the job that runs
-3. with_context          the options of a push with these keys; a direct call of the client, so that classes that are
-                         not registered have them too
+3. on_draft              the client half: the options of a push with these keys, also of classes that are not registered
 
 On the wire a context is `correlation_id` and `meta.<fact>` (GitLab's keys), and `locale`, `cattr`, `cattr_<n>` (those
 of Sidekiq's middleware for I18n and CurrentAttributes).  A job passes on what its own payload has, with itself as
@@ -26,7 +25,7 @@ from kiqcluster.process.job_context import CURRENT_JOB, JobContext
 from kiqcluster.sidekiq.payload import CATTR, CORRELATION_ID, LOCALE, META, Payload, check_arguments, is_cattr
 from kiqcluster.sidekiq.ruby_json import JSON, is_unicode, ruby_writes
 
-__all__ = ["CALLER_ID", "application_context", "current_context", "passed_on", "with_context"]
+__all__ = ["CALLER_ID", "Contexts", "application_context", "current_context", "passed_on"]
 
 CALLER_ID, ROOT_CALLER_ID = f"{META}caller_id", f"{META}root_caller_id"
 MAX_TEXT_CHARACTERS = 255  # of a fact: it may come from a request's header, and every job of that request has it
@@ -95,14 +94,17 @@ def passed_on() -> Mapping[str, JSON]:
     return job.passed_on
 
 
-def with_context(options: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """Return the options of a push with the keys of the context; a key that the push has already stays."""
-    keys = passed_on()
-    if not keys:
-        return options
-    if keys.keys().isdisjoint(options):
-        return {**options, **keys}
-    return {**options, **{key: value for key, value in keys.items() if key not in options}}
+class Contexts:
+    """The client half."""
+
+    def on_draft(self, options: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """Return the options of a push with the keys of the context; a key that the push has already stays."""
+        keys = passed_on()
+        if not keys:
+            return options
+        if keys.keys().isdisjoint(options):
+            return {**options, **keys}
+        return {**options, **{key: value for key, value in keys.items() if key not in options}}
 
 
 def _of_job(payload: Payload, name: str) -> Mapping[str, JSON]:

@@ -1,6 +1,6 @@
 """Encryption: the last argument of a job with `encrypt` is a secret, from the push to `perform`.
 
-sealed     the client half: the payload to write; called after middleware and all other features
+on_encode  the client half: the payload to write; called after middleware and all other features
 arguments  the server half: the arguments for `perform`, and for nothing else: middleware, hooks, handlers, logs and
            pages see what is stored
 keyed      the digest by which deduplication tells equal arguments, which must not tell a guessed secret
@@ -12,14 +12,15 @@ Counterpart: Sidekiq Enterprise's encryption.
 
 from __future__ import annotations
 
+from kiqcluster.application.registry import Definition
 from kiqcluster.errors import EncryptionError
-from kiqcluster.process.runtime import Setup
+from kiqcluster.process.runtime import Push, Setup
 from kiqcluster.sidekiq import encryption
 from kiqcluster.sidekiq.encryption import KEY_VERSION
 from kiqcluster.sidekiq.payload import ENCRYPT, WRAPPERS, Payload
 from kiqcluster.sidekiq.ruby_json import JSON
 
-__all__ = ["arguments", "is_secret", "keyed", "sealed"]
+__all__ = ["ClientEncryption", "arguments", "is_secret", "keyed"]
 
 
 def is_secret(payload: Payload) -> bool:
@@ -27,7 +28,17 @@ def is_secret(payload: Payload) -> bool:
     return bool(payload.get(ENCRYPT)) and KEY_VERSION not in payload and bool(payload["args"])
 
 
-def sealed(setup: Setup, payload: Payload, *, is_registered: bool) -> Payload:
+class ClientEncryption:
+    """The client half."""
+
+    key = ENCRYPT
+
+    def on_encode(self, setup: Setup, push: Push, definition: Definition | None) -> None:
+        """Encrypt the last argument, if it is to be.  Raises EncryptionError."""
+        push.payload = _sealed(setup, push.payload, is_registered=definition is not None)
+
+
+def _sealed(setup: Setup, payload: Payload, *, is_registered: bool) -> Payload:
     """Return the payload with its last argument encrypted, if it is to be.  Raises EncryptionError.
 
     Without keys, two kinds of jobs stay as they are: those of a test that takes them in place of Redis, and those of

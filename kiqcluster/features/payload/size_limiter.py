@@ -37,10 +37,20 @@ from kiqcluster.sidekiq.compression import (
 )
 from kiqcluster.sidekiq.payload import Payload
 
-__all__ = ["closed", "limited", "looks_at", "opened"]
+__all__ = ["SizeLimiter", "closed", "limited", "opened"]
 
 
-def looks_at(config: Config, size: int) -> bool:
+class SizeLimiter:
+    """The client half."""
+
+    def looks_at(self, setup: Setup, size: int) -> bool:
+        return _looks_at(setup.current_config(), size)
+
+    def on_encoded(self, setup: Setup, name: str, definition: Definition | None, encoded: bytes) -> bytes:
+        return limited(setup, name, encoded, definition)
+
+
+def _looks_at(config: Config, size: int) -> bool:
     """Return whether a payload of so many bytes may be concerned."""
     limit = config.size_limiter_limit_bytes
     threshold = config.size_limiter_compression_threshold_bytes
@@ -53,7 +63,7 @@ def limited(setup: Setup, name: str, encoded: bytes, definition: Definition | No
     name: of the job, in messages.  definition: None for a job that is not registered here.
     """
     config = setup.current_config()
-    if not looks_at(config, len(encoded)):
+    if not _looks_at(config, len(encoded)):
         return encoded
     fields = ruby_json.members(encoded)
     arguments = bytes(fields["args"])

@@ -151,7 +151,7 @@ class TestEndWithoutBegin:
         self, setup: Setup, registry: Registry, store: Store, way: str
     ) -> None:
         strikes = Strikes()
-        with using_stacks(Stacks(server=(strikes, ConcurrencyLimits()))):
+        with using_stacks(Stacks(server=(strikes, ConcurrencyLimits()))) as stacks:
             worker, other = Worker(store, setup, registry), Worker(store, setup, registry, "host:2:bbbbbbbbbbbb")
         sync = self.declare(worker)
         sync.perform_bulk([[word] for word in ("a", "b", "c")])
@@ -161,7 +161,7 @@ class TestEndWithoutBegin:
             unit.payload = unit.payload.replace(b'["b"]', b'["b","b"]')
         elif way == "struck":
             strikes.apply({b"1": Strike("1", "Sync", "drop", 9e9).encoded()})
-            other.execution._stacks.ask_again()
+            stacks.ask_again()
         else:
             unit.deaths = 100
 
@@ -177,11 +177,11 @@ class TestEndWithoutBegin:
         self, setup: Setup, registry: Registry, store: Store, count: tuple[str, ...]
     ) -> None:
         strikes = Strikes()
-        with using_stacks(Stacks(server=(strikes,))):
+        with using_stacks(Stacks(server=(strikes,))) as stacks:
             worker = Worker(store, setup, registry)
         self.declare(worker).perform_async("a")
         strikes.apply({b"1": Strike("1", "Sync", "defer", 9e9, 300.0).encoded()})
-        worker.execution._stacks.ask_again()
+        stacks.ask_again()
         store.call(*count)
 
         assert isinstance(worker.run(), Deferred)

@@ -33,7 +33,7 @@ from kiqcluster.store.limits.parking import MAX_LINES, name_of, override_of, par
 from kiqcluster.store.scripts import sliced
 from kiqcluster.store.wire import Command, server_time
 from kiqcluster.worker.maintenance.poller import DueSource
-from kiqcluster.worker.run.entries import read_job
+from kiqcluster.worker.run.read_job import payload_of
 
 __all__ = ["LimitUpkeep"]
 
@@ -154,7 +154,7 @@ class LimitUpkeep:
             return False
 
         def is_elsewhere() -> bool:
-            payload, used = read_job(Unit("", raw, "", "")), [half for half in HALVES if half.is_used_by(definition)]
+            payload, used = payload_of(Unit("", raw, "", "")), [half for half in HALVES if half.is_used_by(definition)]
             return slots not in [half.line_of(definition, payload, self._store.keys) for half in used]
 
         return guarded(lambda _: False, is_elsewhere)  # where that fails, the job finds out at its begin

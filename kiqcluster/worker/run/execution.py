@@ -1,9 +1,9 @@
 """Execution: a unit goes in, an outcome comes out.  It never raises, and writes nothing.
 
 Runs in: processor threads; the main thread (`interrupt`).
-1. read        bytes → payload (entries.py); bytes that are not a job are buried; a unit that was reserved long ago is
-               put back
-2. resolve     name → definition; an unknown one is deferred, for a rolling deploy may bring it
+1. read        bytes → job (job_run.py); bytes that are not a job are buried; a unit that was reserved long ago is put
+               back
+2. resolve     a job of an unknown class is deferred, for a rolling deploy may bring it
 3. run         begin rows of features (feature_rows.py), then server middleware around perform, within the job's
                context; an async job goes on on the event loop (async_processor.py), which calls `finish` at its end
 4. conclude    gather the facts, ask the job's hooks (job_hooks.py), decide (decision.py); tell handlers, log and count
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
@@ -44,14 +44,12 @@ from kiqcluster.errors import (
 from kiqcluster.features import tasks, timeouts
 from kiqcluster.features.cancellation import CANCELLATIONS
 from kiqcluster.features.payload import encryption
-from kiqcluster.features.payload.size_limiter import opened
-from kiqcluster.features.stacks import current_stacks
 from kiqcluster.features.versions import is_newer
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
 from kiqcluster.process.boundary.calls import MEMORY_PAUSE_SECONDS, handled_error, is_a, with_memory
 from kiqcluster.process.config import NO_LIMIT
-from kiqcluster.process.job_context import CURRENT_JOB, JobContext
+from kiqcluster.process.job_context import CURRENT_JOB
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Run, Runtime
 from kiqcluster.process.service import run_coroutine
@@ -61,6 +59,7 @@ from kiqcluster.sidekiq.encryption import KEY_VERSION
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Dropped, Effect, Interrupted, Outcome, Parked, Retry
 from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, TRANSIENT_KEYS, Payload, lock_of, read, read_object
 from kiqcluster.sidekiq.ruby_entries import entry_for_ruby, misfits
+from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store.engine.units import BeginVerdict, Unit
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
 from kiqcluster.worker.run import retry
@@ -72,15 +71,10 @@ from kiqcluster.worker.run.decision import (
     Facts,
     decide,
 )
-from kiqcluster.worker.run.entries import (
-    DEFERRAL_KEYS,
-    deferral,
-    read_job,
-    refusal,
-)
 from kiqcluster.worker.run.feature_rows import BeginRun, FeatureRows
 from kiqcluster.worker.run.job_hooks import JobHooks
-from kiqcluster.worker.run.job_run import AsyncJobs, JobRun
+from kiqcluster.worker.run.job_run import AsyncJobs, JobRun, Reader
+from kiqcluster.worker.run.read_job import DEFERRAL_KEYS, ReadJob, deferral, refusal
 from kiqcluster.worker.run.run_report import LogDone, OnDue, RunReport
 
 __all__ = ["MAX_DEFERRALS", "MOST_HOOK_DEATHS", "Execution"]
@@ -122,12 +116,11 @@ class Execution:
         self._stopping = stopping
         # Far below the time after which others may run what this process holds.
         self._stale_seconds = min(STALE_UNIT_SECONDS, runtime.config.recover_after / 2)
-        self._is_fenced = is_fenced
         self._on_limit = on_limit
         self._end_run = end_run
         self._async_jobs = async_jobs
-        self._stacks = current_stacks()
         self._hooks = JobHooks(runtime.setup, runtime.rng)
+        self._reader = Reader(registry, stopping, is_fenced, runtime.store)
         self._rows = FeatureRows(runtime.store.keys, begin_run, self._hooks.report_error, stopping.wait)
         self._report = RunReport(runtime, registry, metrics, log_done, on_due)
         self._lines = self._report.lines
@@ -143,7 +136,12 @@ class Execution:
             return None
         if run.record is not None and self._async_jobs is not None:  # it did not begin
             self._async_jobs.places.leave(run.record)
-        return self._with_effects(run, outcome)
+        job, context = run.job, run.context
+        if job is None or context is None:  # it could not be read
+            return outcome
+        if run.effects or job.features or context.cancelled_by or context.progressed is not None:
+            return self._with_effects(run, outcome)
+        return outcome
 
     def finish(self, run: JobRun, returned: Any, raised: BaseException | None) -> Outcome:
         """Return what became of an async job that has ended on the event loop; called within its context.
@@ -157,10 +155,9 @@ class Execution:
         return self._with_effects(run, outcome)
 
     def _with_effects(self, run: JobRun, outcome: Outcome) -> Outcome:
-        if run.effects or run.features or (run.context is not None and run.context.progressed is not None):
-            outcome = self._rows.with_effects(run, outcome)
-            if run.unit.holds:
-                self._end_run(run)
+        outcome = self._rows.with_effects(run, outcome)
+        if run.unit.holds:
+            self._end_run(run)
         return outcome
 
     def interrupt(self, run: JobRun) -> Outcome:
@@ -172,7 +169,7 @@ class Execution:
 
     def put_back(self, run: JobRun) -> Outcome:
         """Return the same where another job is the reason why the process must go: this does not count."""
-        copy_context().run(self._identify, run, opened(read(run.unit.payload)))
+        copy_context().run(self._reader.identify, run)
         self._count_interrupted(run)
         now = self._runtime.clock.now()
         outcome = decide(Facts(ending=Ending.FORCED_STOP, now=now, entry=run.unit.payload))
@@ -187,79 +184,73 @@ class Execution:
 
     def _timed_out(self, run: JobRun) -> Outcome:
         try:
-            payload = read_job(run.unit)
+            job = self._reader.identify(run)
         except MalformedPayload as error:
             return self._bury_unreadable(run.unit, error)
-        name, definition = self._identify(run, payload)
-        reason = timeouts.hard_timeout(name, definition)
-        outcome = self._failed(run, definition, reason)
+        reason = timeouts.hard_timeout(job.name, job.definition)
+        outcome = self._failed(run, job, reason)
         if run.context is not None and run.context.cancelled:
-            outcome = self._of_cancelled(run, outcome)
+            outcome = self._of_cancelled(run, job, outcome)
         since_start = self._runtime.clock.now() - run.since
         run.seconds = max(reason.limit, since_start)  # of a dead process the start is not known
-        self._report.conclude_timed_out(run, payload, outcome, reason)
+        self._report.conclude_timed_out(run, job, outcome, reason)
         return outcome
 
     def _execute(self, run: JobRun) -> Outcome | None:
         unit = run.unit
         try:
-            payload = read_job(unit)
+            job = self._reader.begin(run)
         except MalformedPayload as error:
             return self._bury_unreadable(unit, error)
-        name, definition = self._registry.find(payload)
-        run.context = JobContext(
-            payload, unit.queue, name, self._stopping, unit.identity, self._is_fenced, (unit, self._store)
-        )
-        run.features = self._stacks.server_of(definition, payload)
+        definition = job.definition
         started = run.started = self._monotonic()
         if started > unit.reserved_at + self._stale_seconds:  # this process was frozen: others may run it by now
             return REQUEUE
         if unit.deaths and unit.deaths >= self._deaths_allowed(definition):
             is_told = unit.deaths < self._deaths_allowed(definition) + MOST_HOOK_DEATHS
-            return self._bury_killer(unit, payload, name, definition, is_told=is_told)
+            return self._bury_killer(job, is_told=is_told)
         if started >= self._report.cpu_due:
             self._report.begin(started)
         CURRENT_JOB.set(run.context)
         if definition is None:
-            outcome = run.outcome = self._unknown(run, payload, name)
+            outcome = run.outcome = self._unknown(run, job)
         else:
-            ended = run.outcome = self._run(run, payload, definition)
+            ended = run.outcome = self._run(run, job, definition)
             if ended is None:
                 return None
             outcome = ended
-        return self._conclude(run, name, payload, definition, outcome)
+        return self._conclude(run, job, outcome)
 
-    def _conclude(
-        self, run: JobRun, name: str, payload: Payload, definition: Definition | None, outcome: Outcome
-    ) -> Outcome:
+    def _conclude(self, run: JobRun, job: ReadJob, outcome: Outcome) -> Outcome:
         if run.context is not None and run.context.cancelled_by:
-            outcome = run.outcome = self._of_cancelled(run, outcome)
+            outcome = run.outcome = self._of_cancelled(run, job, outcome)
             if isinstance(outcome, Dropped):
-                self._report.tally(name, run.unit.queue).skip(DROPPED, run.context.cancelled_by)
+                self._report.tally(job.name, run.unit.queue).skip(DROPPED, run.context.cancelled_by)
         run.seconds = self._monotonic() - run.started
-        self._report.conclude(run, name, payload, outcome)
-        if definition is not None and definition.has_timeout:
-            self._report.count_timed_out(run, name)
+        self._report.conclude(run, job, outcome)
+        if job.definition is not None and job.definition.has_timeout:
+            self._report.count_timed_out(run, job.name)
         return outcome
 
     def _finish(self, run: JobRun, returned: Any, raised: BaseException | None) -> Outcome:
-        assert run.context is not None, "it has begun"
-        payload = run.context.payload
-        name, definition = self._registry.find(payload)
+        job, context = run.job, run.context
+        assert job is not None, "it has begun"
+        assert job.definition is not None, "it has begun"
+        assert context is not None, "it has begun"
         if self._lines is not None:
-            self._lines.take(run.context, definition)
+            self._lines.take(context, job.definition)
             self._lines.go_on()
         outcome: Outcome = DONE
-        if raised is None and run.effects is None and returned is not None and definition is not None:
-            raised = _unawaited(definition, returned)
-        if raised is not None and definition is not None:
-            outcome = self._raised_at_last(run, payload, definition, raised)
+        if raised is None and run.effects is None and returned is not None:
+            raised = _unawaited(job.definition, returned)
+        if raised is not None:
+            outcome = self._raised_at_last(run, job, raised)
         elif run.effects is None:
             run.returned = returned
         else:
             outcome = DONE if returned is None else decide(Facts(ending=Ending.RETURNED, returned=returned))
         run.outcome = outcome
-        return self._conclude(run, name, payload, definition, outcome)
+        return self._conclude(run, job, outcome)
 
     def _deaths_allowed(self, definition: Definition | None) -> float:
         limit = None if definition is None else definition.local.get("max_retries_after_interruption")
@@ -293,14 +284,12 @@ class Execution:
             rows.append(Effect("clear", self._store.keys.lock(lock[0]), (lock[1],)))
         return replace(outcome, effects=tuple(rows)) if rows else outcome
 
-    def _bury_killer(
-        self, unit: Unit, payload: Payload, name: str, definition: Definition | None, *, is_told: bool
-    ) -> Outcome:
+    def _bury_killer(self, job: ReadJob, *, is_told: bool) -> Outcome:
         """Return the outcome of a job that has killed as many processes as it may, without running it.
 
         is_told: whether hooks and handlers are called; in them, too many processes may have died as well.
         """
-        now = self._runtime.clock.now()
+        unit, now = job.unit, self._runtime.clock.now()
         error = CannotRun(
             f"{unit.deaths} processes died while they ran this job; it is not run again. Look at their death reports, "
             "mend the job, and retry it"
@@ -312,35 +301,33 @@ class Execution:
             "interrupted_count": unit.deaths,
         }
         self._report.log_failed("killed its processes, buried", error)
-        self._report.tally(name, unit.queue).add(Dead(b"", now), 0.0, None, was_retried=False)
+        self._report.tally(job.name, unit.queue).add(Dead(b"", now), 0.0, None, was_retried=False)
         if is_told:
-            self._setup.notify_error_handlers(error, {"context": "job", "job": payload, "queue": unit.queue})
-        return self._give_up(unit, payload, definition, Ending.KILLED_PROCESSES, error, changes, now, is_told=is_told)
+            self._setup.notify_error_handlers(error, {"context": "job", "job": job.payload, "queue": unit.queue})
+        return self._give_up(job, Ending.KILLED_PROCESSES, error, changes, now, is_told=is_told)
 
     # 2. resolve
 
-    def _unknown(self, run: JobRun, payload: Payload, name: str) -> Outcome:
-        error = UnknownJob(name, "" if payload["class"] == name else "active_job=True")
-        outcome = self._until_deployed(run.unit, payload, "unknown_class", Ending.UNKNOWN_CLASS, error)
-        return self._failed(run, None, error) if outcome is None else outcome
+    def _unknown(self, run: JobRun, job: ReadJob) -> Outcome:
+        error = UnknownJob(job.name, "" if job.payload["class"] == job.name else "active_job=True")
+        outcome = self._until_deployed(job, "unknown_class", Ending.UNKNOWN_CLASS, error)
+        return self._failed(run, job, error) if outcome is None else outcome
 
-    def _until_deployed(
-        self, unit: Unit, payload: Payload, reason: str, ending: Ending, error: CannotRun
-    ) -> Outcome | None:
+    def _until_deployed(self, job: ReadJob, reason: str, ending: Ending, error: CannotRun) -> Outcome | None:
         """Return Deferred for a job that another release or configuration can run, None if it has waited enough."""
-        changes = deferral(payload, reason)
+        changes = deferral(job.payload, reason)
         count, now = changes["deferred_count"], self._runtime.clock.now()
         if count > MAX_DEFERRALS:
             return None
-        entry = entry_for_ruby(unit.payload, changes, unit.queue, TRANSIENT_KEYS)
+        entry = job.entry(changes, TRANSIENT_KEYS)
         detail = f" for {DEFERRAL_SECONDS:.0f} s ({count} of {MAX_DEFERRALS})"
         self._report.log_failed("deferred", error, detail=detail)
         return decide(Facts(ending=ending, now=now, entry=entry))
 
     # 3. run
 
-    def _run(self, run: JobRun, payload: Payload, definition: Definition) -> Outcome | None:
-        generation, lines = Forks.generation, self._lines
+    def _run(self, run: JobRun, job: ReadJob, definition: Definition) -> Outcome | None:
+        payload, generation, lines = job.payload, Forks.generation, self._lines
         run.has_begun = True
         try:
             if lines is not None and run.context is not None:
@@ -351,7 +338,7 @@ class Execution:
                 raise MisfitArguments(misfit)  # noqa: TRY301  # concluded like any error of the job
             if definition.is_async and not self._has_place(run):
                 return REQUEUE
-            if run.features and (refused := self._not_admitted(run, payload, definition)) is not None:
+            if job.features and (refused := self._not_admitted(run, job)) is not None:
                 return refused
             if definition.has_timeout and run.context is not None:
                 timeouts.begin(run.context, definition, self._monotonic, self._limit_of(run), run.unit.token)
@@ -360,7 +347,7 @@ class Execution:
             instance, perform = definition.prepare()
             if definition.is_async:
                 if run.record is not None:
-                    self._start_async(run, payload, definition, instance, perform)
+                    self._start_async(run, job, definition, instance, perform)
                     return None
                 perform = partial(self._complete, run, partial(_awaited, definition, perform))
             if not self._setup.server_middleware.stack:
@@ -370,25 +357,25 @@ class Execution:
                 if run.returned is not None:
                     definition.check_returned(run.returned)
                 return DONE
-            return self._run_within(run, payload, definition, instance, perform)
+            return self._run_within(run, job, definition, instance, perform)
         except BaseException:  # noqa: BLE001  # a job may raise anything, sys.exit included; no thread dies of it
             exit_if_forked(generation, handled_error())
-            return self._raised_at_last(run, payload, definition, handled_error())
+            return self._raised_at_last(run, job, handled_error())
 
-    def _raised_at_last(self, run: JobRun, payload: Payload, definition: Definition, error: BaseException) -> Outcome:
+    def _raised_at_last(self, run: JobRun, job: ReadJob, error: BaseException) -> Outcome:
         """Return what `_raised` does, also where there is no memory for it at first."""
-        return with_memory(self._stopping.wait, partial(self._raised, run, payload, definition, error))
+        return with_memory(self._stopping.wait, partial(self._raised, run, job, error))
 
     def _start_async(
-        self, run: JobRun, payload: Payload, definition: Definition, instance: object, perform: Callable[..., Any]
+        self, run: JobRun, job: ReadJob, definition: Definition, instance: object, perform: Callable[..., Any]
     ) -> None:
         """Leave a job to the event loop, which calls `finish`."""
         assert self._async_jobs is not None, "it gave the place"
         assert run.record is not None, "it has a place"
         if self._setup.server_middleware.stack:
-            coroutine = self._perform_within(run, payload, definition, instance, perform)
+            coroutine = self._perform_within(run, job, definition, instance, perform)
         else:
-            coroutine = perform(*self._opened(payload))
+            coroutine = perform(*self._opened(job.payload))
         self._async_jobs.run_on_loop(run, run.record, coroutine)
 
     def _complete(self, run: JobRun, perform: Callable[..., Any], *arguments: Any) -> Any:
@@ -397,31 +384,31 @@ class Execution:
             return self._async_jobs.complete(run, perform(*arguments))
         return run_coroutine(perform(*arguments))
 
-    def _raised(self, run: JobRun, payload: Payload, definition: Definition, error: BaseException) -> Outcome:
+    def _raised(self, run: JobRun, job: ReadJob, error: BaseException) -> Outcome:
         """Return the outcome of a job that has raised an error, and did not refuse to run."""
         if is_a(error, (JobCancelled, asyncio.CancelledError)) and run.context is not None and run.context.cancelled:
-            return self._dropped(run)
+            return self._dropped(run, job)
         if is_a(error, GaveWay):
             stops = self._stopping.is_set()
             return decide(Facts(ending=Ending.GAVE_WAY, raw=run.unit.payload, is_stopping=stops))
         if retry.was_interrupted(error):
-            return self._yielded(run)
+            return self._yielded(job)
         if is_a(error, PayloadDecryptionError):
-            return self._undecrypted(run.unit, payload, error)
+            return self._undecrypted(job, error)
         if is_a(error, NormalFailure):  # its task is told (features/tasks)
             run.failure = error
             return DONE
         if is_a(error, OverLimit):
             verdict = BeginVerdict("defer", error.seconds, reason=DEFERRED_BY_RATE_LIMIT, limit=str(error.name))
-            return self._deferred(run, payload, definition, verdict)
-        return self._failed(run, definition, error)
+            return self._deferred(job, verdict)
+        return self._failed(run, job, error)
 
-    def _undecrypted(self, unit: Unit, payload: Payload, error: PayloadDecryptionError) -> Outcome:
+    def _undecrypted(self, job: ReadJob, error: PayloadDecryptionError) -> Outcome:
         """Return Deferred for a job whose key a rolling restart may bring, else Dead."""
         outcome = None
         if error.is_key_unknown:
-            outcome = self._until_deployed(unit, payload, "unknown_key", Ending.UNKNOWN_KEY, error)
-        return self._bury_unreadable(unit, error) if outcome is None else outcome
+            outcome = self._until_deployed(job, "unknown_key", Ending.UNKNOWN_KEY, error)
+        return self._bury_unreadable(job.unit, error) if outcome is None else outcome
 
     def _opened(self, payload: Payload) -> list[Any]:
         """Return the arguments for `perform`: nothing else sees the encrypted one.  Raises PayloadDecryptionError."""
@@ -440,21 +427,17 @@ class Execution:
             return self._on_limit
         return partial(self._async_jobs.limit, run.record)
 
-    def _not_admitted(self, run: JobRun, payload: Payload, definition: Definition) -> Outcome | None:
+    def _not_admitted(self, run: JobRun, job: ReadJob) -> Outcome | None:
         """Return what becomes of a unit that may not begin, by the begin rows of features; None if it may."""
         unit = run.unit
-        keys = self._store.keys
-        run.payload = dict(payload)  # the other one is the application's
-        verdict = self._rows.verdict(
-            run, Run(payload, unit.queue, definition, None, [], unit.identity, unit.token, keys)
-        )
+        verdict = self._rows.verdict(run, job)
         if verdict is not None and verdict.action == "go":
             is_stale = self._monotonic() > unit.reserved_at + self._stale_seconds
             return REQUEUE if is_stale else None  # it may have stood still since the answer, as above
-        outcome = self._deferred(run, payload, definition, verdict)
+        outcome = self._deferred(job, verdict)
         if isinstance(outcome, Dropped) and verdict is not None:
             self._report.emit("job_dropped", reason=verdict.reason)
-        tally = self._report.tally(definition.name, unit.queue)
+        tally = self._report.tally(job.name, unit.queue)
         if isinstance(outcome, Parked):
             tally.count("parked")
         elif isinstance(outcome, Dropped | Deferred):
@@ -463,7 +446,7 @@ class Execution:
         return outcome
 
     async def _perform_within(
-        self, run: JobRun, payload: Payload, definition: Definition, instance: object, perform: Callable[..., Any]
+        self, run: JobRun, job: ReadJob, definition: Definition, instance: object, perform: Callable[..., Any]
     ) -> Outcome | None:
         """Run an async job inside the server middleware; return what that returns."""
         unit, has_run = run.unit, False
@@ -471,11 +454,11 @@ class Execution:
         async def last() -> Outcome | None:
             nonlocal has_run
             has_run = True
-            run.returned = await _awaited(definition, perform, *self._opened(payload))
+            run.returned = await _awaited(definition, perform, *self._opened(job.payload))
             return None
 
         run.effects = []
-        seen = Run(payload, unit.queue, definition, instance, run.effects, unit.identity, unit.token)
+        seen = Run(job.payload, unit.queue, definition, instance, run.effects, unit.identity, unit.token)
         returned = await self._setup.server_middleware.ainvoke(seen, last)
         if not has_run:
             self._skip(run, definition, returned)
@@ -489,7 +472,7 @@ class Execution:
         )
 
     def _run_within(
-        self, run: JobRun, payload: Payload, definition: Definition, instance: object, perform: Callable[..., Any]
+        self, run: JobRun, job: ReadJob, definition: Definition, instance: object, perform: Callable[..., Any]
     ) -> Outcome:
         """Run a job inside the server middleware."""
         unit, has_run, generation = run.unit, False, Forks.generation
@@ -499,7 +482,7 @@ class Execution:
             exit_if_forked(generation)  # a child that middleware forked off has come to the job
             has_run = True
             try:
-                run.returned = perform(*self._opened(payload))
+                run.returned = perform(*self._opened(job.payload))
             except BaseException as error:
                 exit_if_forked(generation, error)
                 raise
@@ -509,7 +492,7 @@ class Execution:
             return None
 
         run.effects = []
-        seen = Run(payload, unit.queue, definition, instance, run.effects, unit.identity, unit.token)
+        seen = Run(job.payload, unit.queue, definition, instance, run.effects, unit.identity, unit.token)
         returned = self._setup.server_middleware.invoke(seen, last)
         exit_if_forked(generation)
         if not has_run:
@@ -518,27 +501,27 @@ class Execution:
 
     # 4. conclude
 
-    def _deferred(self, run: JobRun, payload: Payload, definition: Definition, verdict: BeginVerdict | None) -> Outcome:
+    def _deferred(self, job: ReadJob, verdict: BeginVerdict | None) -> Outcome:
         """Return the outcome of a unit that may not run now.  verdict: None where Redis could not be asked."""
-        unit, now = run.unit, self._runtime.clock.now()
-        changes = {} if verdict is None or not verdict.reason else refusal(payload, verdict)
+        unit, now = job.unit, self._runtime.clock.now()
+        changes = {} if verdict is None or not verdict.reason else refusal(job.payload, verdict)
         if verdict is not None and verdict.reason == DEFERRED_BY_RATE_LIMIT:
-            self._report.tally(definition.name, unit.queue).count("rate_limited")
+            self._report.tally(job.name, unit.queue).count("rate_limited")
         if verdict is not None and verdict.action == "defer" and verdict.reason:
-            self._report.report_deferred(definition.name, verdict.seconds, verdict.reason)
-        entry = entry_for_ruby(unit.payload, changes, unit.queue, TRANSIENT_KEYS)
+            self._report.report_deferred(job.name, verdict.seconds, verdict.reason)
+        entry = job.entry(changes, TRANSIENT_KEYS)
         return decide(Facts(ending=Ending.NOT_ADMITTED, now=now, raw=unit.payload, entry=entry, verdict=verdict))
 
-    def _yielded(self, run: JobRun) -> Outcome:
-        unit, now, is_stopping = run.unit, self._runtime.clock.now(), self._stopping.is_set()
+    def _yielded(self, job: ReadJob) -> Outcome:
+        unit, now, is_stopping = job.unit, self._runtime.clock.now(), self._stopping.is_set()
         keys = TRANSIENT_KEYS + DEFERRAL_KEYS
-        entry = None if is_stopping else entry_for_ruby(unit.payload, {}, unit.queue, keys)
+        entry = None if is_stopping else job.entry({}, keys)
         return decide(Facts(ending=Ending.YIELDED, now=now, raw=unit.payload, entry=entry, is_stopping=is_stopping))
 
-    def _failed(self, run: JobRun, definition: Definition | None, raised: BaseException) -> Outcome:
-        unit = run.unit
+    def _failed(self, run: JobRun, job: ReadJob, raised: BaseException) -> Outcome:
+        unit, definition = job.unit, job.definition
         error = as_exception(raised)
-        payload = read_job(unit)  # as it came: middleware and the job may have changed theirs
+        payload = job.pristine()  # as it came: middleware and the job may have changed theirs
         now = self._runtime.clock.now()
         option = payload.get("retry")
         if option is None and definition is not None:
@@ -552,7 +535,7 @@ class Execution:
             now=now,
             raw=unit.payload,
             queue=unit.queue,
-            entry=entry_for_ruby(unit.payload, plan.changes, unit.queue, former),
+            entry=job.entry(plan.changes, former),
             error=error,
             plan=plan,
             is_kept=payload.get("dead") is not False,
@@ -569,14 +552,12 @@ class Execution:
         return run.trace
 
     def _interrupted(self, run: JobRun) -> Outcome:
-        unit = run.unit
         try:
-            payload = opened(read(unit.payload))
+            job = self._reader.identify(run)
         except MalformedPayload as error:
-            return self._bury_unreadable(unit, error)
-        before = payload.get("interrupted_count")
+            return self._bury_unreadable(run.unit, error)
+        before, definition = job.pristine().get("interrupted_count"), job.definition
         count = (before if type(before) is int and before >= 0 else 0) + 1
-        _, definition = self._identify(run, payload)
         self._count_interrupted(run)
         limit = definition.local.get("max_retries_after_interruption") if definition is not None else None
         limit = self._runtime.config.max_forced_stops if limit is None else limit
@@ -587,45 +568,28 @@ class Execution:
                 "not run again. Shorten it, or raise Interrupted in it while `current_job().stopping`, and retry it"
             )
             changes = {"interrupted_count": count, "failed_at": now, "retry_count": 0, **retry.describe_error(reason)}
-            return self._give_up(unit, payload, definition, Ending.FORCED_STOP, reason, changes, now)
-        entry = entry_for_ruby(unit.payload, {"interrupted_count": count}, unit.queue)
+            return self._give_up(job, Ending.FORCED_STOP, reason, changes, now)
+        entry = job.entry({"interrupted_count": count})
         return decide(Facts(ending=Ending.FORCED_STOP, now=now, entry=entry))
 
     def _cut_off(self, run: JobRun, end: Callable[[JobRun], Outcome]) -> Outcome:
         """Return the outcome of a unit that still runs: as `end` says, unless its job was cancelled."""
         outcome = end(run)
-        return self._of_cancelled(run, outcome) if run.context is not None and run.context.cancelled else outcome
+        if run.job is None or run.context is None or not run.context.cancelled:
+            return outcome
+        return self._of_cancelled(run, run.job, outcome)
 
-    def _of_cancelled(self, run: JobRun, outcome: Outcome) -> Outcome:
+    def _of_cancelled(self, run: JobRun, job: ReadJob, outcome: Outcome) -> Outcome:
         """Return the outcome of a job that was cancelled while it ran: it does not run again."""
-        if CANCELLATIONS not in run.features:
-            run.features = (*run.features, CANCELLATIONS)  # which removes its mark
-        return self._dropped(run) if isinstance(outcome, Retry | Deferred | Interrupted) else outcome
+        return self._dropped(run, job) if isinstance(outcome, Retry | Deferred | Interrupted) else outcome
 
-    def _dropped(self, run: JobRun) -> Outcome:
+    def _dropped(self, run: JobRun, job: ReadJob) -> Outcome:
         """Return Dropped for a job that was cancelled while it ran."""
         by = CANCELLATIONS.name if run.context is None else run.context.cancelled_by
-        unit, now, verdict = run.unit, self._runtime.clock.now(), BeginVerdict("drop", reason=by)
-        entry = entry_for_ruby(unit.payload, refusal({}, verdict), unit.queue, TRANSIENT_KEYS)
+        now, verdict = self._runtime.clock.now(), BeginVerdict("drop", reason=by)
+        entry = job.entry(refusal({}, verdict), TRANSIENT_KEYS)
         self._report.emit("job_dropped", reason=verdict.reason)
-        return decide(Facts(ending=Ending.NOT_ADMITTED, now=now, raw=unit.payload, entry=entry, verdict=verdict))
-
-    def _identify(self, run: JobRun, payload: Payload) -> tuple[str, Definition | None]:
-        """Return name and definition of a unit that may not have begun; its features see its end.
-
-        It becomes the current job of this context, so that lines of the log name it.
-        """
-        run.unit.holds = True  # its thread may take a place at this moment (limits)
-        name, definition = self._registry.find(payload)
-        if run.context is None:
-            unit, stopping = run.unit, self._stopping
-            run.context = JobContext(
-                payload, unit.queue, name, stopping, unit.identity, self._is_fenced, (unit, self._store)
-            )
-            run.features = self._stacks.server_of(definition, payload)
-            run.payload = payload
-        CURRENT_JOB.set(run.context)
-        return name, definition
+        return decide(Facts(ending=Ending.NOT_ADMITTED, now=now, raw=job.unit.payload, entry=entry, verdict=verdict))
 
     def _count_interrupted(self, run: JobRun) -> None:
         assert run.context is not None, "it is identified"
@@ -633,29 +597,28 @@ class Execution:
 
     def _give_up(
         self,
-        unit: Unit,
-        payload: Payload,
-        definition: Definition | None,
+        job: ReadJob,
         ending: Ending,
         error: CannotRun,
-        changes: Any,
+        changes: Mapping[str, JSON],
         now: float,
         *,
         is_told: bool = True,
     ) -> Outcome:
         """Return the outcome of a job that will not run again, without a failed run.  is_told: hooks are called."""
+        payload = job.pristine()
         facts = Facts(
             ending=ending,
             now=now,
-            raw=unit.payload,
-            queue=unit.queue,
-            entry=entry_for_ruby(unit.payload, changes, unit.queue),
+            raw=job.unit.payload,
+            queue=job.unit.queue,
+            entry=job.entry(changes),
             error=error,
             is_kept=payload.get("dead") is not False,
         )
         if not is_told:
             return decide(facts)
-        return self._hooks.decide(facts, definition, {**payload, **changes}, error)
+        return self._hooks.decide(facts, job.definition, {**payload, **changes}, error)
 
     def _without_report(self, run: JobRun, error: BaseException) -> Outcome:
         """Return the outcome of a unit whose report failed, or before it the search for its outcome."""

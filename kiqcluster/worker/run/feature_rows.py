@@ -16,6 +16,7 @@ from typing import Protocol, cast
 
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import StoreError
+from kiqcluster.features.cancellation import CANCELLATIONS
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.progress import PROGRESS
 from kiqcluster.features.stacks import EndFeature, ServerFeature, asks_ahead, current_stacks
@@ -30,8 +31,8 @@ from kiqcluster.store import is_outage
 from kiqcluster.store.engine.begin_calls import Begin
 from kiqcluster.store.engine.units import GO, BeginVerdict, Unit
 from kiqcluster.worker.run.decision import DEFERRAL_SECONDS
-from kiqcluster.worker.run.entries import read_job
 from kiqcluster.worker.run.job_run import JobRun
+from kiqcluster.worker.run.read_job import ReadJob, payload_of
 
 __all__ = ["BeginRun", "FeatureRows", "RowsAhead"]
 
@@ -79,7 +80,7 @@ class RowsAhead:
             return None
 
     def _begin(self, unit: Unit) -> Begin | None:
-        payload = read_job(unit)
+        payload = payload_of(unit)
         _, definition = self._registry.find(payload)
         if definition is None or unit.deaths or not definition.fewest <= len(payload["args"]) <= definition.most:
             return None
@@ -113,14 +114,16 @@ class FeatureRows:
         self._pause = pause
         self._ends: dict[tuple[ServerFeature, ...], tuple[End, ...]] = {}  # of all combinations that were used
 
-    def verdict(self, run: JobRun, seen: Run) -> BeginVerdict | None:
+    def verdict(self, run: JobRun, job: ReadJob) -> BeginVerdict | None:
         """Return whether a unit may begin, by its features; None where Redis could not be asked."""
         unit = run.unit
+        run.kept = dict(job.payload)  # the other one is the application's
         asked: Begin | None = unit.asked
         if asked is not None:
             rows, names = asked.rows, asked.names
         else:
-            answer = begin_rows(run.features, seen)
+            seen = Run(job.payload, unit.queue, job.definition, None, [], unit.identity, unit.token, self._keys)
+            answer = begin_rows(job.features, seen)
             if isinstance(answer, BeginVerdict):
                 return answer
             rows, names = answer
@@ -144,21 +147,23 @@ class FeatureRows:
 
     def with_effects(self, run: JobRun, outcome: Outcome) -> Outcome:
         """Return the outcome with the rows of server middleware and of features."""
-        unit, context = run.unit, run.context
+        unit, job, context = run.unit, run.job, run.context
         added_before = run.effects or ()
-        ends = () if context is None else self._ends_of(run.features)
-        if context is not None and context.progressed is not None:
+        if job is None or context is None:
+            return replace(outcome, effects=(*outcome.effects, *added_before)) if added_before else outcome
+        ends = self._ends_of(job.features)
+        if context.cancelled_by and CANCELLATIONS not in ends:
+            ends = (*ends, CANCELLATIONS)  # which removes its mark
+        if context.progressed is not None:
             ends = (*ends, PROGRESS)
         if not ends and not added_before:
             return outcome
         effects = [*outcome.effects, *added_before]
-        if context is None:
-            return replace(outcome, effects=tuple(effects))
         keys = self._keys
         has_asked = run.has_asked or self._begin_run is None
-        place = (unit.queue, context.name, unit.identity, unit.token, keys, unit.payload)
+        place = (unit.queue, job.name, unit.identity, unit.token, keys, unit.payload)
         said = (run.failure, context.messages or (), run.returned, context.iteration, run.was_skipped)
-        payload = read_job(unit) if run.payload is None else run.payload
+        payload = job.pristine() if run.kept is None else run.kept
         end = JobEnd(outcome, payload, *place, has_asked, *said)
         for feature in ends:
             effects += guarded(partial(self._rows_instead, run, end, feature), self._rows_of, feature, end)
@@ -175,7 +180,7 @@ class FeatureRows:
         """Return the rows of a feature that could not make its own, and report why: the outcome is decided already."""
 
         def rows() -> tuple[Effect, ...]:
-            plain = replace(end, payload=read_job(run.unit), messages=(), returned=None, iteration=None)
+            plain = replace(end, payload=payload_of(run.unit), messages=(), returned=None, iteration=None)
             return tuple(feature.on_end_failed(plain, raised))
 
         def report(error: BaseException) -> None:

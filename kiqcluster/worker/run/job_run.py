@@ -1,18 +1,22 @@
-"""JobRun: one unit while a processor, or the event loop, runs it."""
+"""JobRun: one unit while a processor, or the event loop, runs it; and Reader, which reads its job."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kiqcluster.features.stacks import ServerFeature
-from kiqcluster.process.job_context import JobContext
+from kiqcluster.application.registry import Registry
+from kiqcluster.features.stacks import current_stacks
+from kiqcluster.process.job_context import CURRENT_JOB, JobContext
 from kiqcluster.sidekiq.outcome import Effect, Outcome
 from kiqcluster.sidekiq.payload import Payload, peek
+from kiqcluster.store import Store
 from kiqcluster.store.engine.units import Unit
+from kiqcluster.worker.run.read_job import ReadJob, payload_of
 
-__all__ = ["AsyncJobs", "AsyncPlaces", "JobRun"]
+__all__ = ["AsyncJobs", "AsyncPlaces", "JobRun", "Reader"]
 
 
 @dataclass(slots=True)
@@ -20,10 +24,10 @@ class JobRun:
     """A unit, and what is known of its run.
 
     One processor writes it; the main thread and the heartbeat read it, and may tell the job something by `context`.
-    since: epoch seconds.  context: what the job sees of itself; None until its payload is read.
-    payload: as it came, for features; None until one is asked.  The job and middleware have that of the context.
+    since: epoch seconds.  job, context: what was read of the unit, and what the job sees of itself; None until then.
+    kept: the payload as it came, for features; None until one is asked.
     effects: the rows that server middleware adds, None while there are none; they are written with whatever outcome
-    the run gets.  features: those that the unit uses.  outcome: None until it is decided.
+    the run gets.  outcome: None until it is decided.
     returned: by `perform`.  was_skipped: whether server middleware has not called that.
     failure: the error that ended it.  trace: its traceback, None where it was not read.  seconds: how long it took.
     is_overdue: whether the log says that it has run for longer than its `timeout`.
@@ -36,9 +40,9 @@ class JobRun:
     unit: Unit
     since: float
     context: JobContext | None = None
-    payload: Payload | None = None
+    job: ReadJob | None = None
+    kept: Payload | None = None
     effects: list[Effect] | None = None
-    features: tuple[ServerFeature, ...] = ()
     outcome: Outcome | None = None
     failure: BaseException | None = None
     trace: list[str] | None = None
@@ -65,6 +69,41 @@ class JobRun:
         name, jid = peek(self.unit.payload)
         name = name if self.context is None else self.context.name
         return f"{name} {jid}, for {max(0.0, now - self.since):.1f} s"
+
+
+class Reader:
+    """stopping, is_fenced, store: what jobs see of the process (JobContext)."""
+
+    def __init__(
+        self, registry: Registry, stopping: threading.Event, is_fenced: Callable[[str], bool], store: Store
+    ) -> None:
+        self._registry = registry
+        self._stacks = current_stacks()
+        self._stopping = stopping
+        self._is_fenced = is_fenced
+        self._store = store
+
+    def begin(self, run: JobRun) -> ReadJob:
+        """Return the job of a run, which knows it and its context from here on.  Raises MalformedPayload."""
+        unit = run.unit
+        payload = payload_of(unit)
+        name, definition = self._registry.find(payload)
+        job = ReadJob(unit, payload, name, definition, self._stacks.server_of(definition, payload))
+        run.context = JobContext(
+            payload, unit.queue, name, self._stopping, unit.identity, self._is_fenced, (unit, self._store)
+        )
+        run.job = job  # last: another thread that sees it has the context as well
+        return job
+
+    def identify(self, run: JobRun) -> ReadJob:
+        """Return the job of a unit that may not have begun; its features see its end.  Raises MalformedPayload.
+
+        It becomes the current job of this context, so that lines of the log name it.
+        """
+        run.unit.holds = True  # its thread may take a place at this moment (limits)
+        job = run.job or self.begin(run)
+        CURRENT_JOB.set(run.context)
+        return job
 
 
 class AsyncPlaces(Protocol):

@@ -23,6 +23,7 @@ from kiqcluster.worker.run import retry
 from kiqcluster.worker.run.decision import DONE
 from kiqcluster.worker.run.job_lines import JobLines, extra_fields
 from kiqcluster.worker.run.job_run import JobRun
+from kiqcluster.worker.run.read_job import ReadJob
 
 __all__ = ["UNREGISTERED", "LogDone", "OnDue", "RunReport"]
 
@@ -69,9 +70,9 @@ class RunReport:
         """Read the CPU time that a run begins with.  started: monotonic seconds, not before `cpu_due`."""
         self._cpu, self.cpu_due = self._clock.cpu(), started + MIN_CPU_MEASURED_SECONDS
 
-    def conclude(self, run: JobRun, name: str, payload: Payload, outcome: Outcome) -> None:
+    def conclude(self, run: JobRun, job: ReadJob, outcome: Outcome) -> None:
         """Log and count what became of a unit."""
-        elapsed, queue = run.seconds, run.unit.queue
+        elapsed, queue, name, payload = run.seconds, run.unit.queue, job.name, job.payload
         is_short = elapsed < MIN_CPU_MEASURED_SECONDS
         # Jobs on the event loop take turns: the time of their thread is nobody's.
         used = None if is_short or run.record is not None else self._read_cpu(elapsed)
@@ -165,14 +166,13 @@ class RunReport:
             **fields,
         )
 
-    def conclude_timed_out(self, run: JobRun, payload: Payload, outcome: Outcome, reason: BaseException) -> None:
+    def conclude_timed_out(self, run: JobRun, job: ReadJob, outcome: Outcome, reason: BaseException) -> None:
         """Log and count a unit that was ended by its `timeout_hard`, in another thread than its own."""
-        assert run.context is not None, "it is identified"
         self.log_failed(OUTCOME_WORDS[type(outcome)], reason, run.seconds)
         if isinstance(outcome, Retry):
             self._on_due(outcome)
-        tally = self.tally_of_stop(run.context.name, run.unit.queue)
-        tally.add(outcome, run.seconds, None, was_retried="retry_count" in payload)
+        tally = self.tally_of_stop(job.name, run.unit.queue)
+        tally.add(outcome, run.seconds, None, was_retried="retry_count" in job.payload)
         tally.count("timed_out")
 
     def tally(self, name: str, queue: str) -> Tally:

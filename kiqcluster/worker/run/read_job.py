@@ -1,4 +1,4 @@
-"""Entries: a unit's bytes → payload, and the keys that it gets which may not run now.  Pure.
+"""Read job: a unit's bytes → its job, and the keys that a job gets which may not run now.
 
 Settle writes a unit's bytes back with some keys replaced (sidekiq/ruby_entries): compressed arguments stay so, and a
 job's changes to its own copy are not written.
@@ -6,20 +6,54 @@ job's changes to its own copy are not written.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from kiqcluster.application.registry import Definition
 from kiqcluster.errors import MalformedPayload
+from kiqcluster.features.stacks import ServerFeature
 from kiqcluster.sidekiq.compression import COMPRESSED, decompressed, is_compressed
 from kiqcluster.sidekiq.payload import PROMISED_BY, Payload, deferral_count, read
+from kiqcluster.sidekiq.ruby_entries import entry_for_ruby
+from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store.engine.units import BeginVerdict, Unit
 
-__all__ = ["DEFERRAL_KEYS", "deferral", "read_job", "refusal"]
+__all__ = ["DEFERRAL_KEYS", "ReadJob", "deferral", "payload_of", "refusal"]
 
 MAX_PROMISES = 9  # of earlier limits that a payload names
 DEFERRAL_KEYS = ("deferred", "deferred_by", PROMISED_BY)  # that a job which has begun does not have any more
 
 
-def read_job(unit: Unit) -> Payload:
+@dataclass(slots=True)  # nothing changes its fields; a frozen one takes a microsecond longer to make
+class ReadJob:
+    """A job as its unit says it; one is made for each run."""
+
+    unit: Unit
+    payload: Payload
+    """The copy that the job and middleware have, and may change."""
+    name: str
+    definition: Definition | None
+    """None for a class that is not registered here."""
+    features: tuple[ServerFeature, ...]
+    """The server halves that the job uses."""
+
+    def pristine(self) -> Payload:
+        """Return the payload as it came, read once more: the run may have changed its own copy.
+
+        Raises MalformedPayload.
+        """
+        return payload_of(self.unit)
+
+    def entry(self, changes: Mapping[str, JSON], without: Collection[str] = ()) -> bytes:
+        """Return the unit's bytes with some keys changed or left out, as Ruby can show and enqueue them.
+
+        Raises MalformedPayload.
+        """
+        return entry_for_ruby(self.unit.payload, changes, self.unit.queue, without)
+
+
+def payload_of(unit: Unit) -> Payload:
     """Return the job of a unit, its arguments decompressed.  Raises MalformedPayload."""
     payload = read(unit.payload)
     if COMPRESSED in payload and is_compressed(payload):

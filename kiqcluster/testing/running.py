@@ -51,8 +51,9 @@ def perform(raw: bytes, queue: str) -> tuple[Outcome, BaseException | None]:
     run = JobRun(Unit(queue, raw, token="", identity=""), runtime.clock.now())
     outcome = execution.execute(run)
     assert outcome is not None, "it had no event loop to leave the job to"
-    if not raised and isinstance(run.failure, RetryError):
-        raised.append(run.failure)  # of which no handler is told
+    failure = None if run.ending is None else run.ending.failure
+    if not raised and isinstance(failure, RetryError):
+        raised.append(failure)  # of which no handler is told
     if not raised:
         return outcome, RuntimeError(said[0]) if said else None
     error = raised[0]

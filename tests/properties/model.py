@@ -27,6 +27,7 @@ from random import Random
 from typing import Any, Protocol, cast
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, StoreError
+from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import (
     Dead,
@@ -49,7 +50,9 @@ from kiqcluster.store.engine.units import ALL_SUSPECT, ANY_DEATHS, BeginVerdict,
 from kiqcluster.store.entry_moves import DeadSetLimits, Move
 from kiqcluster.store.replies import unwrapped
 from kiqcluster.store.scripts import SEND_PARKED, Script, Word
-from kiqcluster.worker.run.decision import Ending, Facts, decide
+from kiqcluster.worker.run.endings import Refused
+from kiqcluster.worker.run.job_hooks import JobHooks
+from kiqcluster.worker.run.read_job import ReadJob
 from tests.properties import limits
 from tests.properties.limits import INDEX, LOCK, PARKED, SLOTS, LimitState, Violation, begin_rows
 
@@ -711,10 +714,16 @@ def outcome(unit: Unit, kind: str) -> Outcome:
     }[kind]
 
 
+class ModelJob(ReadJob):
+    """A job whose bytes are no JSON, for the model tells jobs apart by them."""
+
+    def entry(self, _changes: object, _without: object = ()) -> bytes:
+        return self.unit.payload + b"+"
+
+
 def refused_outcome(unit: Unit, verdict: BeginVerdict | None) -> Outcome:
     """Return what becomes of a unit that may not begin.  verdict: None if the reply was lost."""
-    facts = Facts(ending=Ending.NOT_ADMITTED, now=NOW, raw=unit.payload, entry=unit.payload + b"+", verdict=verdict)
-    decided = decide(facts)
+    decided = Refused(verdict).outcome(ModelJob(unit, {}, "", None, ()), NOW, JobHooks(Setup(), Random(0), 0))
     is_dropped = isinstance(decided, Dropped)
     return replace(decided, effects=(Effect("lpush", ENDED, (job_of(unit.payload),)),)) if is_dropped else decided
 

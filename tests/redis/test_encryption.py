@@ -27,8 +27,8 @@ from kiqcluster.store import Store
 from kiqcluster.store.engine.units import Unit
 from kiqcluster.testing import enqueued as enqueued_jobs
 from kiqcluster.testing import fake, inline
-from kiqcluster.worker.run.decision import DEFERRAL_SECONDS
-from kiqcluster.worker.run.execution import MAX_DEFERRALS, Execution
+from kiqcluster.worker.run.endings import DEFERRAL_SECONDS, MAX_DEFERRALS
+from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_run import JobRun
 from tests.kit import require_module
 from tests.redis.kiqctl import Kiqctl

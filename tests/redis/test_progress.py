@@ -63,7 +63,8 @@ def run(worker: Worker, reporter: Reporter) -> Callable[[Callable[[], object]], 
         outcome = worker.execution.execute(reporter.runs[0])
         assert outcome is not None
         worker.settle(unit, outcome)
-        failure = reporter.runs[0].failure
+        ending = reporter.runs[0].ending
+        failure = None if ending is None else ending.failure
         if failure is not None and not isinstance(failure, ValueError):
             raise failure  # of the test, not of the job
         return outcome

@@ -110,7 +110,6 @@ MAY_HAVE_MORE_FIELDS = {
     "application/options.py:JobOptions": "a field for each option of a job",
     "contrib/celery/declare.py:TaskOptions": "a field for each option of a task of Celery",
     "control/process_registry.py:RegisteredProcess": "a field for each column of Sidekiq's process list",
-    "worker/run/job_run.py:JobRun": "what is known of one run, which its steps write in turn",
     "tasks/records.py:TaskStatus": "a field for each thing that is known of a task",
     "control/cluster_document.py:ClusterStatus": "a field for each key of /status",
 }

@@ -11,7 +11,7 @@ begins       one round trip for many begins
 job_hooks    what the application says of a failed job, and is told
 run_report   logs and counts what became of units
 job_run      one unit while a processor runs it; its job, and what that sees of itself
-decision     how a run ended → outcome; pure
+endings      how a run ended → outcome; asks the job's hooks, and writes nothing
 timed_out    units of a process that was killed because they ran too long
 retry        what a failure writes into the payload, and when the job is tried again
 job_log      the lines of jobs that have ended

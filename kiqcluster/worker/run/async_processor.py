@@ -34,7 +34,7 @@ from kiqcluster.process.clock import Clock
 from kiqcluster.process.service import Service
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.store.engine.units import Settlement
-from kiqcluster.worker.run.decision import REQUEUE
+from kiqcluster.worker.run.endings import REQUEUE
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_run import JobRun
 

@@ -9,13 +9,15 @@ features/stacks.py says which features a job uses; begin.lua and settle.lua have
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, cast
 
 from kiqcluster.application.registry import Registry
-from kiqcluster.errors import StoreError
+from kiqcluster.errors import MalformedPayload, StoreError
+from kiqcluster.features import tasks
 from kiqcluster.features.cancellation import CANCELLATIONS
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.progress import PROGRESS
@@ -26,11 +28,11 @@ from kiqcluster.process.job_context import CURRENT_JOB
 from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Effect, Outcome
-from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT
+from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, lock_of, read_object
 from kiqcluster.store import is_outage
 from kiqcluster.store.engine.begin_calls import Begin
 from kiqcluster.store.engine.units import GO, BeginVerdict, Unit
-from kiqcluster.worker.run.decision import DEFERRAL_SECONDS
+from kiqcluster.worker.run.endings import DEFERRAL_SECONDS, Ending
 from kiqcluster.worker.run.job_run import JobRun
 from kiqcluster.worker.run.read_job import ReadJob, payload_of
 
@@ -145,7 +147,7 @@ class FeatureRows:
             return replace(verdict, reason=names[place], limit=limit)
         return verdict
 
-    def with_effects(self, run: JobRun, outcome: Outcome) -> Outcome:
+    def with_effects(self, run: JobRun, ending: Ending, outcome: Outcome) -> Outcome:
         """Return the outcome with the rows of server middleware and of features."""
         unit, job, context = run.unit, run.job, run.context
         added_before = run.effects or ()
@@ -162,12 +164,24 @@ class FeatureRows:
         keys = self._keys
         has_asked = run.has_asked or self._begin_run is None
         place = (unit.queue, job.name, unit.identity, unit.token, keys, unit.payload)
-        said = (run.failure, context.messages or (), run.returned, context.iteration, run.was_skipped)
+        said = (ending.failure, context.messages or (), ending.value, context.iteration, ending.was_skipped)
         payload = job.pristine() if run.kept is None else run.kept
         end = JobEnd(outcome, payload, *place, has_asked, *said)
         for feature in ends:
             effects += guarded(partial(self._rows_instead, run, end, feature), self._rows_of, feature, end)
         return replace(outcome, effects=tuple(effects)) if effects else outcome
+
+    def of_unreadable(self, unit: Unit, error: MalformedPayload, outcome: Outcome) -> Outcome:
+        """Return the outcome of a unit that is no job, with the rows of its task and lock.  Asks no feature."""
+        payload = None
+        with suppress(MalformedPayload):
+            payload = read_object(unit.payload)[1]
+        if payload is None:
+            return outcome
+        rows = [*outcome.effects, *tasks.error_rows(payload, self._keys, error)]
+        if (lock := lock_of(payload)) is not None:
+            rows.append(Effect("clear", self._keys.lock(lock[0]), (lock[1],)))
+        return replace(outcome, effects=tuple(rows)) if rows else outcome
 
     def _rows_of(self, feature: End, end: JobEnd) -> tuple[Effect, ...]:
         try:

@@ -14,6 +14,7 @@ from kiqcluster.sidekiq.outcome import Effect, Outcome
 from kiqcluster.sidekiq.payload import Payload, peek
 from kiqcluster.store import Store
 from kiqcluster.store.engine.units import Unit
+from kiqcluster.worker.run.endings import Ending
 from kiqcluster.worker.run.read_job import ReadJob, payload_of
 
 __all__ = ["AsyncJobs", "AsyncPlaces", "JobRun", "Reader"]
@@ -27,13 +28,12 @@ class JobRun:
     since: epoch seconds.  job, context: what was read of the unit, and what the job sees of itself; None until then.
     kept: the payload as it came, for features; None until one is asked.
     effects: the rows that server middleware adds, None while there are none; they are written with whatever outcome
-    the run gets.  outcome: None until it is decided.
-    returned: by `perform`.  was_skipped: whether server middleware has not called that.
-    failure: the error that ended it.  trace: its traceback, None where it was not read.  seconds: how long it took.
+    the run gets.  ending: None until it begins; BEGUN from there on; then how it ended.
+    outcome: None until it is decided; from there on the job must not run again.
     is_overdue: whether the log says that it has run for longer than its `timeout`.
     record: of RunningJobs, for a job that may run on the event loop, else None.  started: monotonic seconds.
     told_progress: what Redis has of its progress, and since when, monotonic seconds.
-    has_asked: whether its begin rows were put to Redis.  has_begun: whether an error is the job's own from here on.
+    has_asked: whether its begin rows were put to Redis.
     obey_soon: of an async job for which its processor waits: cancels it where it waits, if it was told; any thread.
     """
 
@@ -43,26 +43,21 @@ class JobRun:
     job: ReadJob | None = None
     kept: Payload | None = None
     effects: list[Effect] | None = None
+    ending: Ending | None = None
     outcome: Outcome | None = None
-    failure: BaseException | None = None
-    trace: list[str] | None = None
-    seconds: float = 0.0
-    returned: Any = None
-    was_skipped: bool = False
     record: int | None = None
     started: float = 0.0
     told_progress: tuple[tuple[float, float | None], float] | None = None
     is_overdue: bool = False
     has_asked: bool = False
-    has_begun: bool = False
     obey_soon: Callable[[], object] | None = None
 
     def release(self) -> None:
-        """Let go of the error of a run that has ended: it has frames in which the run is a local.
+        """Let go of the ending of a run: its error has frames in which the run is a local.
 
         In such a cycle, whatever the job held would stay until the collector of cycles comes.
         """
-        self.failure = None
+        self.ending = None
 
     def describe(self, now: float) -> str:
         """Return the job's class and jid, and for how long it has run.  now: epoch seconds."""

@@ -18,7 +18,7 @@ from kiqcluster.process.clock import Clock
 from kiqcluster.process.service import Service
 from kiqcluster.store.engine.units import Settlement
 from kiqcluster.worker.fetch.fetch import ReliableFetch
-from kiqcluster.worker.run.decision import REQUEUE
+from kiqcluster.worker.run.endings import REQUEUE, RETURNED
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_run import AsyncJobs, JobRun
 
@@ -106,6 +106,6 @@ class Processor(Service):
             raise
         finally:
             self.running = None
-            if run.failure is not None:
+            if run.ending is not RETURNED:
                 run.release()
             self._running_jobs.finish(self.number)

@@ -1,4 +1,4 @@
-"""Retry: the next attempt of a job that failed.  Pure; execution.py calls the hooks, decision.py builds the outcome.
+"""Retry: the next attempt of a job that failed.  Pure; endings.py asks the hooks, and makes the outcome.
 
 plan          the payload keys that a failure writes, and whether attempts are left
 backtrace     the traceback that it writes, by the option `backtrace`

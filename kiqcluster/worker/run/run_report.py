@@ -1,7 +1,8 @@
-"""Run report: logs and counts what became of units.
+"""Run report: tells, logs and counts what became of units, once it is decided.
 
 1. begin       read this thread's CPU time, if the last reading is old
-2. conclude    the line of the log, the tally, and what the poller has to know
+2. tell        error handlers, and what an ending says by itself
+3. conclude    the line of the log, the tally, and what the poller has to know
 
 Each processor has one, because a tally has one writer.
 """
@@ -11,16 +12,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kiqcluster.application.registry import Registry
-from kiqcluster.errors import CannotRun, RetryError, message_of
+from kiqcluster.errors import CannotRun, PayloadDecompressionError, RetryError, as_exception, message_of
 from kiqcluster.process.boundary.calls import is_a
 from kiqcluster.process.job_context import current_job
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime
-from kiqcluster.process.tallies import MIN_CPU_MEASURED_SECONDS, Tallies, Tally
-from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Interrupted, Outcome, Retry
-from kiqcluster.sidekiq.payload import Payload, seconds
+from kiqcluster.process.tallies import DEFERRED, DROPPED, MIN_CPU_MEASURED_SECONDS, Tallies, Tally
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Interrupted, Outcome, Parked, Retry
+from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, Payload, read, seconds
 from kiqcluster.worker.run import retry
-from kiqcluster.worker.run.decision import DONE
+from kiqcluster.worker.run.endings import (
+    DEFERRAL_SECONDS,
+    DONE,
+    MAX_DEFERRALS,
+    RETURNED,
+    Cancelled,
+    Ending,
+    KilledProcesses,
+    Raised,
+    RanOverLimit,
+    Refused,
+    Returned,
+    Undecidable,
+    Unreadable,
+    Unresolved,
+)
 from kiqcluster.worker.run.job_lines import JobLines, extra_fields
 from kiqcluster.worker.run.job_run import JobRun
 from kiqcluster.worker.run.read_job import ReadJob
@@ -52,6 +68,7 @@ class RunReport:
         is_full = runtime.config.job_log == "full"
         self.lines = JobLines(runtime) if is_full else None
         self.emit = runtime.events.emit if self.lines is None else self.lines.emit
+        self._setup = runtime.setup
         self._clock = runtime.clock
         self._now = runtime.clock.now
         self._registry = registry
@@ -70,19 +87,21 @@ class RunReport:
         """Read the CPU time that a run begins with.  started: monotonic seconds, not before `cpu_due`."""
         self._cpu, self.cpu_due = self._clock.cpu(), started + MIN_CPU_MEASURED_SECONDS
 
-    def conclude(self, run: JobRun, job: ReadJob, outcome: Outcome) -> None:
-        """Log and count what became of a unit."""
-        elapsed, queue, name, payload = run.seconds, run.unit.queue, job.name, job.payload
+    def conclude(self, run: JobRun, job: ReadJob, ending: Ending, outcome: Outcome, elapsed: float) -> None:
+        """Tell, log and count what became of a unit.  elapsed: seconds that it ran."""
+        queue, name, payload = run.unit.queue, job.name, job.payload
         is_short = elapsed < MIN_CPU_MEASURED_SECONDS
         # Jobs on the event loop take turns: the time of their thread is nobody's.
         used = None if is_short or run.record is not None else self._read_cpu(elapsed)
         if self.lines is not None:
             self.lines.used = used
         is_done = outcome is DONE or type(outcome) is Done
+        if ending is not RETURNED:
+            self.tell(job, ending, outcome, self.tally)
         if not is_done:
-            self._report_not_done(run, outcome)
-        elif run.failure is not None:
-            self._report_normal_failure(run, name, run.failure)
+            self._report_not_done(run, ending, outcome, elapsed)
+        elif ending.failure is not None:
+            self._report_normal_failure(run, name, ending.failure, elapsed)
         elif self._log_done is not None:
             log_done = self._emit_done if run.context is not None and run.context.extras else self._log_done
             log_done(payload, name, queue, elapsed)
@@ -96,7 +115,62 @@ class RunReport:
         if self.lines is not None:
             self.lines.release()
 
-    def report_deferred(self, name: str, seconds: float, reason: str) -> None:
+    def tell(self, job: ReadJob, ending: Ending, outcome: Outcome, tally: Callable[[str, str], Tally]) -> None:
+        """Tell the error handlers of an ending, and log and count what it is, whatever the time of its run.
+
+        tally: `tally` or `tally_of_stop`, by the thread that calls.
+        """
+        unit = job.unit
+        match ending:
+            case Raised():
+                if not (is_a(ending.failure, RetryError) and isinstance(outcome, Retry)):
+                    self._setup.notify_error_handlers(
+                        as_exception(ending.failure), {"context": "job", "job": ending.payload, "queue": unit.queue}
+                    )
+            case Returned(was_skipped=True):
+                skipped = DEFERRED if isinstance(ending.by_middleware, Deferred) else DROPPED
+                tally(job.name, unit.queue).skip(skipped)
+            case Refused():
+                self._tell_refused(job, ending, outcome, tally(job.name, unit.queue))
+            case Cancelled():
+                self.emit("job_dropped", reason=ending.by)
+            case Unresolved():
+                detail = f" for {DEFERRAL_SECONDS:.0f} s ({ending.count} of {MAX_DEFERRALS})"
+                self.log_failed("deferred", ending.error, detail=detail)
+            case Unreadable():
+                self._setup.notify_error_handlers(
+                    ending.error, {"context": "malformed payload", "queue": unit.queue, "payload": unit.payload}
+                )
+                self.log_failed("cannot run, buried", ending.error)
+                if is_a(ending.error, PayloadDecompressionError):
+                    tally(self._registry.find(read(unit.payload))[0], unit.queue).count("dead")
+            case KilledProcesses():
+                self.log_failed("killed its processes, buried", ending.error)
+                tally(job.name, unit.queue).add(Dead(b"", 0.0), 0.0, None, was_retried=False)
+                if ending.is_told:
+                    self._setup.notify_error_handlers(
+                        ending.error, {"context": "job", "job": job.payload, "queue": unit.queue}
+                    )
+            case Undecidable():
+                self.log_failed("cannot conclude, buried", ending.error)
+
+    def _tell_refused(self, job: ReadJob, ending: Refused, outcome: Outcome, tally: Tally) -> None:
+        verdict = ending.verdict
+        reason = "" if verdict is None else verdict.reason
+        if reason == DEFERRED_BY_RATE_LIMIT:
+            tally.count("rate_limited")
+        if verdict is not None and verdict.action == "defer" and reason:
+            self._report_deferred(job.name, verdict.seconds, reason)
+        if is_a(ending, RanOverLimit):  # it has run, and was not skipped
+            return
+        if isinstance(outcome, Dropped):
+            self.emit("job_dropped", reason=reason)
+        if isinstance(outcome, Parked):
+            tally.count("parked")
+        elif isinstance(outcome, Dropped | Deferred):
+            tally.skip(DROPPED if isinstance(outcome, Dropped) else DEFERRED, reason)
+
+    def _report_deferred(self, name: str, seconds: float, reason: str) -> None:
         """Log that a job is deferred, once a minute for its class: it may be deferred by the thousand.
 
         Where `job_log` is full, each deferral has its line anyway.
@@ -109,18 +183,19 @@ class RunReport:
         if run.context is not None and run.context.timed_out:
             self.tally(name, run.unit.queue).count("timed_out")
 
-    def _report_normal_failure(self, run: JobRun, name: str, failure: BaseException) -> None:
+    def _report_normal_failure(self, run: JobRun, name: str, failure: BaseException, elapsed: float) -> None:
         """Log and count a job that has raised NormalFailure: it is done, and only a task would know more."""
-        self.emit("job_normal_failure", elapsed=run.seconds, reason=message_of(failure), **extra_fields(run.context))
+        self.emit("job_normal_failure", elapsed=elapsed, reason=message_of(failure), **extra_fields(run.context))
         self.tally(name, run.unit.queue).count("normal_failures")
 
-    def _report_not_done(self, run: JobRun, outcome: Outcome) -> None:
+    def _report_not_done(self, run: JobRun, ending: Ending, outcome: Outcome, elapsed: float) -> None:
         """Log what became of a unit that is not done, and tell the poller of one that is due again."""
-        if run.failure is not None:
+        if ending.failure is not None:
+            trace = ending.trace if isinstance(ending, Raised) else None
             detail = f", in {outcome.at - self._clock.now():.0f} s" if isinstance(outcome, Retry) else ""
-            self.log_failed(OUTCOME_WORDS[type(outcome)], run.failure, run.seconds, detail, run.trace)
+            self.log_failed(OUTCOME_WORDS[type(outcome)], ending.failure, elapsed, detail, trace)
         elif type(outcome) is Interrupted:
-            self.emit("job_interrupted", elapsed=run.seconds, **extra_fields(run.context))
+            self.emit("job_interrupted", elapsed=elapsed, **extra_fields(run.context))
         elif self.lines is not None:
             self.lines.put_off(outcome)
         if isinstance(outcome, Retry | Deferred):
@@ -166,13 +241,14 @@ class RunReport:
             **fields,
         )
 
-    def conclude_timed_out(self, run: JobRun, job: ReadJob, outcome: Outcome, reason: BaseException) -> None:
+    def conclude_timed_out(self, job: ReadJob, ending: Ending, outcome: Outcome, elapsed: float) -> None:
         """Log and count a unit that was ended by its `timeout_hard`, in another thread than its own."""
-        self.log_failed(OUTCOME_WORDS[type(outcome)], reason, run.seconds)
+        if ending.failure is not None:
+            self.log_failed(OUTCOME_WORDS[type(outcome)], ending.failure, elapsed)
         if isinstance(outcome, Retry):
             self._on_due(outcome)
-        tally = self.tally_of_stop(job.name, run.unit.queue)
-        tally.add(outcome, run.seconds, None, was_retried="retry_count" in job.payload)
+        tally = self.tally_of_stop(job.name, job.unit.queue)
+        tally.add(outcome, elapsed, None, was_retried="retry_count" in job.payload)
         tally.count("timed_out")
 
     def tally(self, name: str, queue: str) -> Tally:

@@ -32,8 +32,8 @@ from kiqcluster.sidekiq.ruby_entries import misfits
 from kiqcluster.sidekiq.ruby_json import decode, encode
 from kiqcluster.store.engine.units import GO, BeginVerdict, Unit
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
-from kiqcluster.worker.run.decision import DEFERRAL_SECONDS, YIELD_SECONDS
-from kiqcluster.worker.run.execution import MAX_DEFERRALS, Execution
+from kiqcluster.worker.run.endings import DEFERRAL_SECONDS, MAX_DEFERRALS, YIELD_SECONDS
+from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_run import JobRun
 from kiqcluster.worker.run.run_report import UNREGISTERED
 from tests.kit import ManualClock

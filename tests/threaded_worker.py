@@ -76,7 +76,7 @@ class ThreadedWorker(Bench):
     def _is_through(self) -> bool:
         self._manager._replace_dead()
         self.fetch.flush_overdue()
-        if self.coordinator.demand or not self.processor.is_alive:
+        if self.coordinator.supply.demand or not self.processor.is_alive:
             self.clock.time += 1.0
             self._manager._sweep()
         PAUSE.wait(0.0005)

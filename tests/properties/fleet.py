@@ -30,7 +30,7 @@ from kiqcluster.store.connection import Connection
 from kiqcluster.store.engine.engine import Engine
 from kiqcluster.store.engine.units import ALL_SUSPECT, BeginVerdict, Member, Settlement, Unit
 from kiqcluster.store.replies import unwrapped
-from kiqcluster.worker.fetch.batch import Batch, BatchState, FetchMode
+from kiqcluster.worker.fetch.batch import Batch, Batches, BatchState, FetchMode
 from kiqcluster.worker.fetch.coordinator import FetchCoordinator
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
@@ -78,15 +78,15 @@ MODES = {
     (FetchMode.FETCHING, FetchMode.ENDED, "end"),
     (FetchMode.QUIET, FetchMode.ENDED, "end"),
 }
-PARTS = ("_claim", "claim_to_settle", "__setattr__")  # of the steps that the diagram names
+PARTS = ("_claim", "claim", "claim_to_settle", "__setattr__")  # of the steps that the diagram names
 
 
 class Killed(BaseException):
     """A process ends in the middle of a round trip."""
 
 
-class Watched(FetchCoordinator):
-    """A coordinator whose changes of state are looked at."""
+class Watched:
+    """A coordinator, or its batches, whose changes of state are looked at."""
 
     fleet: Fleet
 
@@ -101,6 +101,14 @@ class Watched(FetchCoordinator):
                 self.fleet.fail(f"not in the diagram: {move}")
             self.fleet.moves.add(move)
         super().__setattr__(name, value)
+
+
+class WatchedCoordinator(Watched, FetchCoordinator):
+    pass
+
+
+class WatchedBatches(Watched, Batches):
+    pass
 
 
 class Link:
@@ -192,8 +200,10 @@ class Worker:
             runtime, self.engine, order, self._new_member, lambda member: None, self._wake_manager
         )
         self.coordinator = self.fetch._coordinator
-        self.coordinator.__class__ = Watched
-        vars(self.coordinator)["fleet"] = fleet
+        self.coordinator.__class__ = WatchedCoordinator
+        self.coordinator.batches.__class__ = WatchedBatches
+        for watched in (self.coordinator, self.coordinator.batches):
+            vars(watched)["fleet"] = fleet
         self.coordinator._wake_taker = self._wake_taker
         vars(self.fetch._coordinator.ended)["wait"] = self._pause
         self.takers = [Taker(each) for each in places]
@@ -276,7 +286,7 @@ class Worker:
         """Do what ReliableFetch.next does, up to the next place where another thread may go on."""
         if taker.is_parked:
             taker.is_parked = taker.is_woken = False
-            self.coordinator.demand = self._demand()
+            self.coordinator.supply.demand = self._demand()
         elif not taker.has_asked or taker.finished is not None:
             finished, taker.finished = taker.finished, None
             unit = self.coordinator.take_at_hand(finished)
@@ -296,7 +306,7 @@ class Worker:
             taker.is_over = True
         elif isinstance(taken, Batch):
             taker.is_in_step = True
-            self.fetch._flush(taken, ahead=bool(self.coordinator.units))
+            self.fetch._flush(taken, ahead=bool(self.coordinator.supply.units))
             taker.is_in_step = False
         else:
             self.start(taker, taken)
@@ -349,8 +359,8 @@ class Worker:
         if taker.places == 1:
             taker.finished = settlement
             return
-        if not self.coordinator.finished:
-            self.coordinator.oldest_finished_at = self.clock.time
+        if not self.coordinator.supply.finished:
+            self.coordinator.supply.oldest_finished_at = self.clock.time
         self.fetch.hand_in(settlement)
         if taker.is_parked:
             with self.fetch._coordinator.lock:
@@ -412,17 +422,19 @@ class Worker:
         in_flight, running = self.fetch._in_flight, [unit for taker in self.takers for unit in taker.running]
         ended = [taker.finished for taker in self.takers if taker.finished is not None]
         ended += [*in_flight.finished, *in_flight.refused]
-        units = [*self.coordinator.units, *in_flight.returned, *running, *(each.unit for each in ended)]
+        units = [*self.coordinator.supply.units, *in_flight.returned, *running, *(each.unit for each in ended)]
         places = Counter((unit.identity, unit.token) for unit in units)
         if twice := [place for place, count in places.items() if count > 1]:
             raise Violation(f"twice in one process: {twice}")
-        here = [unit for unit in (*self.coordinator.units, *running) if unit.identity not in self.world.recovered]
+        here = [
+            unit for unit in (*self.coordinator.supply.units, *running) if unit.identity not in self.world.recovered
+        ]
         if len({job_of(unit.payload) for unit in here}) < len(here):
             raise Violation(f"one job twice in one process: {here}")
         if lost := [unit for unit in here if unit.token not in inflight.get(unit.identity, set())]:
             raise Violation(f"held here, and not in flight: {lost}")
-        if self.coordinator.demand != self._demand():
-            raise Violation(f"a demand of {self.coordinator.demand}, and {self._demand()} free places")
+        if self.coordinator.supply.demand != self._demand():
+            raise Violation(f"a demand of {self.coordinator.supply.demand}, and {self._demand()} free places")
 
     def describe(self) -> str:
         plain = {name: value for name, value in vars(self.coordinator).items() if not name.startswith("_")}
@@ -561,7 +573,10 @@ class Fleet:
         self.world.others = [worker for worker in self.workers if worker.is_alive]
         self.world.check()
         for worker in self.awake():
-            if worker.coordinator.state is BatchState.IN_TRANSIT and worker.coordinator.in_transit is None:
+            if (
+                worker.coordinator.batches.state is BatchState.IN_TRANSIT
+                and worker.coordinator.batches.in_transit is None
+            ):
                 raise Violation("in transit, and there is no batch")
 
     # the end of all faults

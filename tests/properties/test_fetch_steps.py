@@ -39,7 +39,7 @@ class Walk:
             self._happen(self.rng.random())
             if enabled := self.stage.enabled():
                 self.stage.step(self.rng.choice(enabled))
-            self.limited += self.stage.coordinator.is_watched
+            self.limited += self.stage.coordinator.supply.is_watched
         self._become_calm()
 
     def _happen(self, luck: float) -> None:
@@ -83,7 +83,7 @@ class Walk:
         stage.push(2)
         stage.run()
         assert not stage.in_flight.finished, f"not settled: {stage.describe()}"
-        assert not stage.coordinator.units, f"kept from others: {stage.describe()}"
+        assert not stage.coordinator.supply.units, f"kept from others: {stage.describe()}"
         stage.end_long_jobs()
         stage.run()
 
@@ -139,7 +139,7 @@ def test_the_states_of_a_batch_follow_the_diagram(seed: str) -> None:
     class Watched(Stage):
         def check(self, before: BatchState) -> None:
             super().check(before)
-            seen.add((before, self.coordinator.state))
+            seen.add((before, self.coordinator.batches.state))
 
     for number in range(WALKS):
         rng = Random(f"{seed} {number}")

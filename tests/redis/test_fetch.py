@@ -64,6 +64,11 @@ class Bench:
             on_rejoined=lambda: self.rejoined.append(self.fetch.member.identity),
         )
         self.coordinator = self.fetch._coordinator
+        self.supply, self.batches, self.knowledge = (
+            self.coordinator.supply,
+            self.coordinator.batches,
+            self.coordinator.knowledge,
+        )
         self.engine.join(self.fetch.member)
 
     def _poke(self) -> None:
@@ -127,9 +132,9 @@ def test_round_trips_are_counted_and_the_units_that_wait_here(bench: Bench) -> N
     assert bench.fetch.round_trips == 2
     assert 0 < bench.fetch.round_trip_seconds < TIMEOUT_SECONDS
     assert bench.fetch.prefetched() == 0
-    bench.coordinator.units.append(first)  # as if prefetched
+    bench.supply.units.append(first)  # as if prefetched
     assert bench.fetch.prefetched() == 1
-    bench.coordinator.units.clear()
+    bench.supply.units.clear()
 
 
 def test_as_many_units_are_reserved_as_processors_are_idle(bench: Bench) -> None:
@@ -137,7 +142,7 @@ def test_as_many_units_are_reserved_as_processors_are_idle(bench: Bench) -> None
     threads = [threading.Thread(target=lambda: taken.append(bench.next().payload), daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: bench.coordinator.demand == 4, "four parked processors")
+    wait_until(lambda: bench.supply.demand == 4, "four parked processors")
 
     bench.push(*"abcdefgh")
     bench.fetch.on_wakeup()
@@ -155,7 +160,7 @@ def test_quiet_gives_unstarted_units_back_in_order(bench: Bench) -> None:
             1
         ]
         assert reserved is not None
-        bench.coordinator.units.extend(reserved.units)
+        bench.supply.units.extend(reserved.units)
 
     returned = bench.fetch.quiet()
     assert bench.pokes  # the manager is told to settle at once
@@ -172,24 +177,24 @@ def test_a_check_that_finds_all_units_taken_meanwhile_is_followed_by_another(
 ) -> None:
     """During a check nobody wakes the manager: the outcomes of those units would wait for the next sweep."""
     bench.push("a", "b")
-    bench.coordinator.units.extend(bench.next() for _ in range(2))
+    bench.supply.units.extend(bench.next() for _ in range(2))
 
     def processors_are_faster(_now: float) -> bool:
-        bench.coordinator.units.clear()
+        bench.supply.units.clear()
         return False
 
     monkeypatch.setattr(bench.coordinator, "_has_waited_too_long", processors_are_faster)
 
     assert bench.fetch.flush_overdue() is not None
     assert bench.fetch.flush_overdue() is None
-    assert not bench.coordinator.is_manager_notified
+    assert not bench.supply.is_manager_notified
 
 
 def test_a_processor_whose_outcome_the_manager_has_settled_still_looks_for_work(bench: Bench) -> None:
     bench.push("a")
     first = bench.next()
-    bench.coordinator.is_reserve_due = False  # the only reason to look is this outcome
-    bench.coordinator.finished.append(Settlement(first, Done()))  # handed in; the manager is faster than its processor
+    bench.knowledge.is_reserve_due = False  # the only reason to look is this outcome
+    bench.supply.finished.append(Settlement(first, Done()))  # handed in; the manager is faster than its processor
     bench.settle()
     bench.push("b")
     got: list[bytes] = []
@@ -208,7 +213,7 @@ def test_starvation_is_reported_when_wakeups_can_be_armed(bench: Bench, monkeypa
     def receive_while_another_parks(*arguments: Any) -> None:
         receive(*arguments)
         threading.Thread(target=bench.fetch.next, daemon=True).start()
-        wait_until(lambda: bench.coordinator.demand == 1, "the other to park")
+        wait_until(lambda: bench.supply.demand == 1, "the other to park")
         wait_until(lambda: not notified.is_set(), "the manager to have looked, if it was told")
 
     monkeypatch.setattr(bench.fetch, "_on_reserved", receive_while_another_parks)
@@ -242,7 +247,7 @@ def test_units_that_arrive_after_a_quiet_go_back_at_once(bench: Bench, monkeypat
     threading.Thread(target=bench.fetch.next, daemon=True).start()
 
     wait_until(lambda: pokes and bench.pokes > pokes[0], "the manager to be told once more")
-    wait_until(lambda: bench.coordinator.demand, "the batch to be closed")
+    wait_until(lambda: bench.supply.demand, "the batch to be closed")
     bench.fetch.flush_overdue()
     assert bench.queued() == ["a"]
     assert bench.inflight() == 0
@@ -260,10 +265,10 @@ class TestAhead:
             Prefetch, "record_finished", lambda *_: None
         )  # it stays as it is set here, however slow the machine
         bench.push(*(f"{number:03}" for number in range(self.JOBS)))
-        bench.coordinator.prefetch.depth = 50
+        bench.supply.prefetch.depth = 50
         self.taken = [bench.next() for _ in range(26)]
-        assert bench.coordinator.in_transit is not None
-        assert len(bench.coordinator.units) == 24
+        assert bench.batches.in_transit is not None
+        assert len(bench.supply.units) == 24
 
     def test_a_processor_that_finds_no_unit_receives_it(self, bench: Bench) -> None:
         rest = [bench.next() for _ in range(self.JOBS - len(self.taken))]
@@ -282,10 +287,11 @@ class TestAhead:
         wait_until(lambda: bench.inflight() > 50, "the batch to have run")
 
         wait_until(
-            lambda: bench.fetch.flush_overdue() and bench.coordinator.in_transit is None, "the batch to be closed"
+            lambda: bench.fetch.flush_overdue() and bench.batches.in_transit is None,
+            "the batch to be closed",
         )
 
-        assert len(bench.coordinator.units) == bench.inflight() - len(self.taken)
+        assert len(bench.supply.units) == bench.inflight() - len(self.taken)
 
     def test_quiet_gives_it_back_with_the_rest_in_order(self, bench: Bench) -> None:
         wait_until(lambda: bench.inflight() > 50, "the batch to have run")
@@ -306,8 +312,8 @@ class TestAhead:
 
     def test_after_a_freeze_its_reply_is_not_believed(self, bench: Bench) -> None:
         """Others may have recovered its units since: a resync tells."""
-        assert bench.coordinator.in_transit is not None
-        bench.coordinator.in_transit.started_at -= 60
+        assert bench.batches.in_transit is not None
+        bench.batches.in_transit.started_at -= 60
         epoch = bench.fetch.member.epoch
 
         rest = [bench.next() for _ in range(self.JOBS - len(self.taken))]
@@ -319,8 +325,8 @@ class TestAhead:
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The process stood still after Redis had confirmed its units: it asks again, without them."""
-        assert bench.coordinator.in_transit is not None
-        bench.coordinator.in_transit.started_at -= 60
+        assert bench.batches.in_transit is not None
+        bench.batches.in_transit.started_at -= 60
         now, resync, resyncs = bench.fetch._now, bench.fetch._membership.resync, []
         monkeypatch.setattr(bench.fetch, "_now", lambda: now() + (60 if len(resyncs) == 1 else 0))
 
@@ -436,7 +442,7 @@ def test_leaving_puts_back_held_units_and_ends_the_membership(bench: Bench) -> N
     first = bench.next()
     second = bench.next()
     with bench.coordinator.lock:
-        bench.coordinator.finished.append(Settlement(first, Done()))
+        bench.supply.finished.append(Settlement(first, Done()))
 
     bench.fetch.end()
     bench.fetch.leave([], 5.0)
@@ -466,7 +472,7 @@ def test_a_refused_settle_holds_up_no_other_unit_and_is_tried_again(bench: Bench
     units = [bench.next() for _ in range(2)]
     bench.store.call("SET", bench.store.keys.retry, "not a zset")
     with bench.coordinator.lock:
-        bench.coordinator.finished += [Settlement(units[0], Retry(b"again", 5.0)), Settlement(units[1], Done())]
+        bench.supply.finished += [Settlement(units[0], Retry(b"again", 5.0)), Settlement(units[1], Done())]
 
     bench.settle()
 
@@ -488,7 +494,7 @@ def test_an_outcome_that_redis_refused_is_kept_once_when_the_batch_fails_afterwa
     monkeypatch.setattr(bench.fetch, "_on_reserved", raising(ReplyLost("lost while the units are confirmed")))
     with bench.coordinator.lock:
         batch = bench.coordinator._claim(1)
-    bench.coordinator.finished.append(Settlement(unit, Retry(b"again", 5.0)))
+    bench.supply.finished.append(Settlement(unit, Retry(b"again", 5.0)))
 
     bench.fetch._flush(batch)
 
@@ -500,7 +506,7 @@ def test_an_outcome_that_redis_refused_is_kept_once_when_the_batch_fails_afterwa
 def test_a_sweep_finds_jobs_in_a_queue_or_its_wake_list(bench: Bench, key: str) -> None:
     got: list[bytes] = []
     threading.Thread(target=lambda: got.append(bench.next().payload), daemon=True).start()
-    wait_until(lambda: bench.coordinator.demand == 1, "a parked processor")
+    wait_until(lambda: bench.supply.demand == 1, "a parked processor")
     bench.store.call("LPUSH", key, "a")
 
     bench.fetch.sweep()
@@ -510,20 +516,20 @@ def test_a_sweep_finds_jobs_in_a_queue_or_its_wake_list(bench: Bench, key: str) 
 
 def test_a_sweep_of_empty_queues_wakes_nobody_and_counts_as_progress(bench: Bench) -> None:
     threading.Thread(target=bench.fetch.next, daemon=True).start()
-    wait_until(lambda: bench.coordinator.demand == 1, "a parked processor")
+    wait_until(lambda: bench.supply.demand == 1, "a parked processor")
     calls, progress = bench.fetch._call, bench.fetch.progress
 
     bench.fetch.sweep()
 
     assert bench.fetch.progress == progress + 1
     assert bench.fetch._call == calls
-    assert not bench.coordinator.is_reserve_due
+    assert not bench.knowledge.is_reserve_due
 
 
 def test_a_sweep_leaves_it_to_a_reserve_whether_a_queue_still_rests(bench: Bench) -> None:
     bench.store.call("SADD", "paused", "default")
     threading.Thread(target=bench.fetch.next, daemon=True).start()
-    wait_until(lambda: bench.coordinator.demand == 1, "a parked processor")
+    wait_until(lambda: bench.supply.demand == 1, "a parked processor")
     assert bench.fetch.queues_to_arm() == []
     bench.store.call("SREM", "paused", "default")
 
@@ -535,7 +541,7 @@ def test_a_sweep_leaves_it_to_a_reserve_whether_a_queue_still_rests(bench: Bench
 def test_a_wakeup_sends_the_batch_at_once_and_the_woken_processor_receives_it(bench: Bench) -> None:
     got: list[bytes] = []
     threading.Thread(target=lambda: got.append(bench.next().payload), daemon=True).start()
-    wait_until(lambda: bench.coordinator.demand == 1, "a parked processor")
+    wait_until(lambda: bench.supply.demand == 1, "a parked processor")
     bench.push("a")
     with bench.coordinator.lock:
         calls = bench.fetch._call
@@ -544,8 +550,8 @@ def test_a_wakeup_sends_the_batch_at_once_and_the_woken_processor_receives_it(be
 
     assert bench.fetch._call == calls + 1  # sent by the thread that heard of the push
     wait_until(lambda: got == [b"a"], "the unit")
-    wait_until(lambda: bench.coordinator.state is BatchState.NONE, "the batch to be closed")
-    assert bench.coordinator.in_transit is None
+    wait_until(lambda: bench.batches.state is BatchState.NONE, "the batch to be closed")
+    assert bench.batches.in_transit is None
 
 
 class TestSentAhead:
@@ -603,7 +609,7 @@ class TestSentAhead:
         def finish_and_stall(connection: Connection, sent: Exchange) -> tuple[Refusals, Reserved | None]:
             found = finish(connection, sent)
             monkeypatch.undo()
-            bench.coordinator.finished.extend(Settlement(unit, Retry(b"x" * 200_000, 5.0)) for unit in in_transit)
+            bench.supply.finished.extend(Settlement(unit, Retry(b"x" * 200_000, 5.0)) for unit in in_transit)
             stall.__enter__()
             return found
 
@@ -624,7 +630,7 @@ class TestSentAhead:
         with pytest.raises(SystemExit):
             bench.next()
 
-        assert bench.coordinator.state is BatchState.NONE
+        assert bench.batches.state is BatchState.NONE
 
     def test_a_processor_that_is_alone_runs_the_units_at_hand_while_redis_is_away(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
@@ -639,7 +645,7 @@ class TestSentAhead:
     def test_a_processor_that_is_woken_for_a_unit_and_flushes_instead_wakes_the_next(self, bench: Bench) -> None:
         gate = threading.Event()
         started = run(bench, 4, gate)
-        wait_until(lambda: bench.coordinator.demand == 4, "four parked processors")
+        wait_until(lambda: bench.supply.demand == 4, "four parked processors")
 
         prefetch(bench, at_hand=10)
 
@@ -655,8 +661,8 @@ def prefetch(bench: Bench, at_hand: int, depth: int = 50) -> None:
     assert reserved is not None
     with bench.coordinator.lock:
         bench.fetch._in_flight.add(reserved.units, 0.0)
-        bench.coordinator.units.extend(reserved.units)
-        bench.coordinator.low_watermark, bench.coordinator.prefetch.depth = depth // 2, depth
+        bench.supply.units.extend(reserved.units)
+        bench.supply.low_watermark, bench.supply.prefetch.depth = depth // 2, depth
         bench.coordinator.parked.notify()
 
 
@@ -687,7 +693,7 @@ def once_another_is_parked(bench: Bench) -> Callable[[Connection, Exchange], tup
     finish = bench.engine.finish
 
     def wait_and_finish(connection: Connection, sent: Exchange) -> tuple[Refusals, Reserved | None]:
-        wait_until(lambda: bench.coordinator.demand == 1, "the other one to park")
+        wait_until(lambda: bench.supply.demand == 1, "the other one to park")
         return finish(connection, sent)
 
     return wait_and_finish
@@ -723,7 +729,7 @@ class TestSuspects:
         other.start()
 
         wait_until(
-            lambda: bench.coordinator.demand == 1 and bench.coordinator.state is BatchState.NONE,
+            lambda: bench.supply.demand == 1 and bench.batches.state is BatchState.NONE,
             "the other processor to be idle",
         )
 

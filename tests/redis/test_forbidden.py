@@ -94,7 +94,7 @@ def test_a_queue_that_is_forbidden_no_more_is_served_again(limited: Limited) -> 
     assert limited.next().payload == b"a"
 
     limited.allow(*QUEUES, "queue:forbidden")
-    limited.coordinator.excluded.forbidden_until["forbidden"] = 0.0  # as when its time is over
+    limited.knowledge.excluded.forbidden_until["forbidden"] = 0.0  # as when its time is over
 
     assert limited.next().payload == b"b"
 
@@ -120,7 +120,7 @@ def test_an_outcome_whose_key_is_forbidden_holds_up_no_other(limited: Limited) -
     limited.push("a", "b", queue="fine")
     units = [limited.next() for _ in range(2)]
     with limited.coordinator.lock:
-        limited.coordinator.finished += [
+        limited.supply.finished += [
             Settlement(units[0], Dead(b"buried", SystemClock.now())),
             Settlement(units[1], Done()),
         ]

@@ -33,7 +33,7 @@ class Waiter(Bench):
         super().__init__(store, setup)
         hands = self.fetch.hand_lists
         self.wakeups = Wakeups(store, self.fetch._runtime.clock, (hands.wait_seconds, hands.grace_seconds))
-        self.coordinator.demand = 1
+        self.coordinator.supply.demand = 1
 
     def arm(self, *queues: str) -> None:
         self.wakeups.arm(queues or ["default"], self.fetch.register_hand_lists)
@@ -54,7 +54,7 @@ class Waiter(Bench):
         (push,) = self.pushes()
         assert push.hand_list is not None
         self.fetch.on_push(push.hand_list, push.payload)
-        return self.coordinator.units.popleft()
+        return self.coordinator.supply.units.popleft()
 
     def hand(self, hand_list: HandList) -> list[bytes]:
         found: list[bytes] = self.store.call("LRANGE", self.store.keys.hand(hand_list.identity, hand_list.field), 0, -1)
@@ -85,7 +85,7 @@ def idle_manager(waiter: Waiter, clock: Clock) -> Manager:
 def waiter(store: Store, setup: Setup) -> Iterator[Waiter]:
     waiter = Waiter(store, setup)
     waiter.resync()
-    waiter.coordinator.is_reserve_due = False
+    waiter.knowledge.is_reserve_due = False
     yield waiter
     waiter.close()
 
@@ -202,7 +202,7 @@ def test_a_reply_from_before_a_resync_is_not_believed(waiter: Waiter) -> None:
 
     assert waiter.queued() == ["a"]  # the resync has put it back
     assert waiter.fetch.running() == 0
-    assert waiter.coordinator.is_uncertain  # and what came since the resync goes back with the next one
+    assert waiter.knowledge.is_uncertain  # and what came since the resync goes back with the next one
 
 
 def test_a_lost_reply_strands_no_job(waiter: Waiter) -> None:
@@ -236,7 +236,7 @@ def test_what_comes_to_a_list_that_was_given_up_goes_back(waiter: Waiter, store:
     wait_until(lambda: waiter.hand(wait.hand_list) == [b"a"], "the push to be moved")  # type: ignore[arg-type]
 
     waiter.fetch.look_into_hand_lists()
-    assert waiter.coordinator.is_uncertain
+    assert waiter.knowledge.is_uncertain
     waiter.resync()
 
     assert waiter.queued() == ["a"]
@@ -342,7 +342,7 @@ def test_a_process_that_others_have_recovered_arms_no_wait(waiter: Waiter, store
     waiter.push("a")
 
     assert waiter.pushes() == [Push("default")]
-    assert waiter.coordinator.is_uncertain
+    assert waiter.knowledge.is_uncertain
 
 
 def test_when_all_became_busy_a_unit_goes_back_at_once(waiter: Waiter) -> None:
@@ -350,7 +350,7 @@ def test_when_all_became_busy_a_unit_goes_back_at_once(waiter: Waiter) -> None:
     waiter.arm()
     waiter.push("a")
     (push,) = waiter.pushes()
-    waiter.coordinator.demand = 0
+    waiter.supply.demand = 0
     assert push.hand_list is not None
 
     waiter.fetch.on_push(push.hand_list, push.payload)
@@ -358,7 +358,7 @@ def test_when_all_became_busy_a_unit_goes_back_at_once(waiter: Waiter) -> None:
 
     assert waiter.queued() == ["a"]
     assert waiter.fetch.running() == 0
-    assert waiter.coordinator.prefetch._penalties == {}
+    assert waiter.supply.prefetch._penalties == {}
 
 
 def test_a_unit_whose_taker_does_not_come_goes_back_soon(waiter: Waiter) -> None:
@@ -415,7 +415,7 @@ def test_the_list_of_a_wait_that_was_killed_is_not_used_again(waiter: Waiter) ->
     assert not waiter.fetch.hand_lists.has_given_up
     assert not waiter.store.call("EXISTS", waiter.store.keys.hands(waiter.fetch.member.identity))
 
-    waiter.coordinator.is_reserve_due = False
+    waiter.knowledge.is_reserve_due = False
     waiter.arm()
     waiter.push("a")
 
@@ -490,7 +490,7 @@ def test_what_a_crashed_manager_had_read_goes_back(waiter: Waiter, monkeypatch: 
 
     with pytest.raises(MemoryError):
         manager.run()
-    assert waiter.coordinator.is_uncertain
+    assert waiter.knowledge.is_uncertain
     waiter.resync()
 
     assert waiter.queued() == ["a"]

@@ -61,7 +61,7 @@ def drain(bench: Bench, taken: list[bytes]) -> None:
 
 def test_a_sweep_finds_a_job_in_any_queue(bench: Bench, longest: list[int]) -> None:
     taken = run(bench, 1)
-    wait_until(lambda: bench.coordinator.demand == 1, "a parked processor")
+    wait_until(lambda: bench.supply.demand == 1, "a parked processor")
     bench.push("a", queue=f"q{MANY_QUEUES - 1}")
 
     bench.fetch.sweep()
@@ -72,13 +72,16 @@ def test_a_sweep_finds_a_job_in_any_queue(bench: Bench, longest: list[int]) -> N
 
 def test_an_idle_process_does_not_go_round_for_ever(bench: Bench, store: Store) -> None:
     run(bench, 1)
-    wait_until(lambda: bench.coordinator.demand == 1 and not bench.coordinator.is_reserve_due, "a parked processor")
+    wait_until(
+        lambda: bench.supply.demand == 1 and not bench.knowledge.is_reserve_due,
+        "a parked processor",
+    )
     calls = bench.fetch._call
 
     bench.fetch.sweep()
 
     assert bench.fetch._call == calls <= 3
-    assert bench.coordinator.demand == 1
+    assert bench.supply.demand == 1
 
 
 def test_jobs_of_all_queues_run_and_no_script_asks_many(bench: Bench, store: Store, longest: list[int]) -> None:
@@ -87,7 +90,7 @@ def test_jobs_of_all_queues_run_and_no_script_asks_many(bench: Bench, store: Sto
         bench.push(str(number), queue=f"q{number}")
     taken: list[bytes] = []
     drain(bench, taken)
-    wait_until(lambda: bench.coordinator.demand == 1, "a parked processor")
+    wait_until(lambda: bench.supply.demand == 1, "a parked processor")
 
     bench.fetch.sweep()
 
@@ -119,17 +122,18 @@ def test_a_paused_queue_among_many_is_served_again(bench: Bench, store: Store) -
     bench.push("a", queue="q2000")
     store.call("SADD", "paused", "q2000")
     taken = run(bench, 1)
-    wait_until(lambda: bench.coordinator.demand == 1, "a parked processor")
+    wait_until(lambda: bench.supply.demand == 1, "a parked processor")
     bench.fetch.sweep()
     wait_until(
-        lambda: "q2000" in bench.coordinator.excluded.resting and bench.coordinator.demand == 1, "the queue to rest"
+        lambda: "q2000" in bench.knowledge.excluded.resting and bench.supply.demand == 1,
+        "the queue to rest",
     )
 
     store.call("SREM", "paused", "q2000")
     bench.fetch.sweep()
 
     wait_until(lambda: taken == [b"a"], "the job")
-    assert "q2000" not in bench.coordinator.excluded.resting
+    assert "q2000" not in bench.knowledge.excluded.resting
 
 
 def test_leaving_empties_all_wake_lists_a_hundred_queues_at_a_time(

@@ -70,7 +70,7 @@ class Worker(Bench):
         """Do what the manager's loop does, and let time pass if the processor waits."""
         self.manager._replace_dead()
         self.fetch.flush_overdue()
-        if self.coordinator.demand or not self.processor.is_alive:
+        if self.coordinator.supply.demand or not self.processor.is_alive:
             self.clock.time += 1.0
             self.manager._sweep()
         PAUSE.wait(0.0002)

@@ -88,7 +88,7 @@ def test_outcomes_are_settled_in_batches_of_a_bounded_size(bench: Bench, store: 
     units = [bench.next() for _ in range(7)]
     retries = [Settlement(unit, Retry(unit.payload * size, 5.0)) for unit in units[:5]]
     with bench.coordinator.lock:
-        bench.coordinator.finished += [
+        bench.supply.finished += [
             *retries[:3],
             Settlement(units[5], Done()),
             *retries[3:],
@@ -96,7 +96,7 @@ def test_outcomes_are_settled_in_batches_of_a_bounded_size(bench: Bench, store: 
         ]
 
     sizes = []
-    while bench.coordinator.finished:
+    while bench.supply.finished:
         before = store.call("HLEN", store.keys.inflight(bench.fetch.member.identity))
         bench.settle()
         sizes.append(before - store.call("HLEN", store.keys.inflight(bench.fetch.member.identity)))
@@ -110,7 +110,7 @@ def test_an_outcome_that_is_larger_than_a_batch_goes_alone(bench: Bench, store: 
     store.call("LPUSH", "queue:default", "a", "b")
     units = [bench.next() for _ in range(2)]
     with bench.coordinator.lock:
-        bench.coordinator.finished += [Settlement(unit, Retry(unit.payload * len(LARGE), 5.0)) for unit in units]
+        bench.supply.finished += [Settlement(unit, Retry(unit.payload * len(LARGE), 5.0)) for unit in units]
 
     bench.settle()
     assert store.call("ZCARD", "retry") == 1
@@ -158,7 +158,7 @@ def test_a_stop_settles_the_small_and_gives_back_what_the_line_has_no_time_for(b
     units = [bench.next() for _ in range(3)]
     heavy = Settlement(units[0], Interrupted(LARGE))
     with bench.coordinator.lock:
-        bench.coordinator.finished += [
+        bench.supply.finished += [
             Settlement(units[1], Done()),
             Settlement(units[2], Retry(b"c" * MAX_SMALL_OUTCOME_BYTES, 5.0)),
         ]

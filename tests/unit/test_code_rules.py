@@ -101,7 +101,6 @@ MAY_BE_LONGER = {
     "worker/run/execution.py": "the steps of one run, in their order",
 }
 MAY_HAVE_MORE_FIELDS = {
-    "worker/fetch/coordinator.py:FetchCoordinator": "one state, which one lock guards",
     "worker/fetch/fetch.py:ReliableFetch": "its counters are written where each batch ends, without a call",
     "worker/parts.py:Parts": "each field is one part of a worker",
     "supervisor/supervisor.py:Supervisor": "makes the parts of the process, and each field is one part",

@@ -16,7 +16,7 @@ from enum import Enum
 from kiqcluster.store.engine.units import ANY_DEATHS, Exchange, Limits, Settlement
 from kiqcluster.worker.fetch.prefetch import NO_UNITS, ReserveSize
 
-__all__ = ["Batch", "BatchState", "FetchMode"]
+__all__ = ["Batch", "BatchState", "Batches", "FetchMode"]
 
 
 class BatchState(Enum):
@@ -52,3 +52,35 @@ class Batch:
     started_at: float = 0.0
     own_demand: int = 0
     is_wakeup: bool = False
+
+
+@dataclass
+class Batches:
+    """Where the batch of a process is: at most one is open (docs/engine/fetching.md draws the states)."""
+
+    state: BatchState = BatchState.NONE
+    in_transit: Batch | None = None  # the batch, in that state
+    flusher: str = ""  # name of who has claimed the last batch
+
+    def claim(self, own_demand: int, flusher: str) -> Batch:
+        """Return the batch that the caller has to flush: the one in transit, or a new one."""
+        batch, self.in_transit = self.in_transit or Batch(), None
+        batch.own_demand = own_demand
+        self.flusher = flusher
+        self.state = BatchState.FLUSHING
+        return batch
+
+    def leave_in_transit(self, batch: Batch) -> None:
+        """Leave a batch that was sent to the first one who needs its reply."""
+        self.state, self.in_transit = BatchState.IN_TRANSIT, batch
+
+    def close(self) -> None:
+        """End the batch."""
+        self.state = BatchState.NONE
+
+    def abandon(self, flusher: str) -> bool:
+        """End the batch of a flusher that is gone; return whether it has one."""
+        if self.state is not BatchState.FLUSHING or self.flusher != flusher:
+            return False
+        self.state = BatchState.NONE
+        return True

@@ -13,7 +13,6 @@ round trip.  A call never waits, but for `take_or_wait`, so tests drive it step 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from itertools import islice
@@ -25,12 +24,13 @@ from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.store.engine.reserve_calls import MAX_RESERVE_BYTES
 from kiqcluster.store.engine.units import Limits, Refusals, Reserved, Settlement, Unit
 from kiqcluster.store.engine.wait_lists import MAX_QUEUES
-from kiqcluster.worker.fetch.batch import Batch, BatchState, FetchMode
-from kiqcluster.worker.fetch.concurrency_limit import WATCH_SECONDS, ConcurrencyLimit
+from kiqcluster.worker.fetch.batch import Batch, Batches, BatchState, FetchMode
+from kiqcluster.worker.fetch.concurrency_limit import ConcurrencyLimit
 from kiqcluster.worker.fetch.in_flight import InFlight
-from kiqcluster.worker.fetch.prefetch import MAX_QUEUES_AT_FULL_PACE, NO_UNITS, Prefetch, ReserveSize
+from kiqcluster.worker.fetch.prefetch import MAX_QUEUES_AT_FULL_PACE, NO_UNITS, ReserveSize
 from kiqcluster.worker.fetch.queue_order import ExcludedQueues, QueueOrder
 from kiqcluster.worker.fetch.stalls import StallDetector
+from kiqcluster.worker.fetch.supply import Knowledge, Supply
 from kiqcluster.worker.fetch.wakeups import MAX_ARMED_QUEUES
 
 __all__ = ["BATCH_DELAY_SECONDS", "FetchCoordinator"]
@@ -64,13 +64,14 @@ def locked(step: Callable[Concatenate[FetchCoordinator, P], R]) -> Callable[Conc
 class FetchCoordinator:
     """The state that all takers of a process share, and the manager.
 
-    A taker is a processor thread; it might be an event loop.  A taker that gets nothing adds its free places to
-    `demand`, and waits for `parked`.
+    supply: the units at hand, and the takers that wait.  batches: the batch that is open.  knowledge: what is known of
+    Redis.  A taker is a processor thread; it might be an event loop.  A taker that gets nothing adds its free places to
+    `supply.demand`, and waits for `parked`.
 
-    `lock` guards all fields.  A method that is `locked` takes it; whoever calls another one has it, with two
+    `lock` guards all of it.  A method that is `locked` takes the lock; whoever calls another one has it, with two
     exceptions.  `take_at_hand`, `hand_in` and `notify_manager` may be called at any time: they take from the left of
-    `units` and add to the right of `finished`, which are atomic, and set `oldest_finished_at` and
-    `is_manager_notified`.  And any single field may be read at any time.
+    `supply.units` and add to the right of `supply.finished`, which are atomic, and set `supply.oldest_finished_at` and
+    `supply.is_manager_notified`.  And any single field may be read at any time.
 
     wake_manager: has the manager call `check_overdue` and `queues_to_arm`; from any thread.
     """
@@ -95,64 +96,38 @@ class FetchCoordinator:
         self._now = clock.monotonic
         self._wake_taker: Callable[[], None] = self.parked.notify
         self._wake_manager = wake_manager
-        self.state = BatchState.NONE
-        self.mode = FetchMode.FETCHING
-        self.in_transit: Batch | None = None  # the batch, in that state
-        self.flusher = ""  # name of who has claimed the last batch
-        self._parked_count = 0
-        self.demand = 0  # units that takers wait for
-        self.units: deque[Unit] = deque()  # at hand, the oldest first
-        self.low_watermark = 0  # units at hand at which the next batch is sent ahead; 0 while none are prefetched
-        self.finished = in_flight.finished  # outcomes that takers hand in
-        self.oldest_finished_at = 0.0  # monotonic seconds
-        self.is_manager_notified = False  # the manager knows that something waits
-        self.prefetch = Prefetch()
         self._stalls = StallDetector(clock)
-        self.limit = ConcurrencyLimit(takers, clock)
-        self.is_crowded = False  # more takers run than the limit allows: whoever takes next waits
-        self.is_watched = False  # a taker waits for WATCH_SECONDS, and then sees whether the others are blocked
-        self._received = 0  # units that batches and pushes have brought
-        self.is_reserve_due = True  # there may be work in Redis
-        self.is_starved = False  # the last reserve brought less than was demanded, and the manager does not know
-        self.is_refused = False  # Redis refused the last reserve as a whole
-        self.is_uncertain = False  # a reply was lost: resync before the next batch
-        self.generation = 0  # of what is known of the units that Redis holds for us; a resync begins a new one
-        self.excluded = ExcludedQueues(clock)
+        self._parked_count = 0
+        self.mode = FetchMode.FETCHING
+        self.supply = Supply(in_flight.finished, ConcurrencyLimit(takers, clock))
+        self.batches = Batches()
+        self.knowledge = Knowledge(ExcludedQueues(clock))
 
     # takers
 
     def take_at_hand(self, finished: Settlement | None = None) -> Unit | None:
         """Hand an outcome in, and take a unit if more than a few are at hand, or if somebody flushes already."""
+        supply = self.supply
         if finished is not None:
-            if not self.finished:
-                self.oldest_finished_at = self._now()
-            self.finished.append(finished)
-        if (len(self.units) > self.low_watermark or self.state is not _NONE) and not self.is_crowded:
+            if not supply.finished:
+                supply.oldest_finished_at = self._now()
+            supply.finished.append(finished)
+        units = supply.units
+        if (len(units) > supply.low_watermark or self.batches.state is not _NONE) and not supply.is_crowded:
             try:
-                unit = self.units.popleft()
+                unit = units.popleft()
             except IndexError:  # others were faster
                 return None
-            if not self.is_manager_notified:
+            if not supply.is_manager_notified:
                 self.notify_manager()
             return unit
         return None
 
-    def units_ahead(self) -> list[Unit]:
-        """Return the units at hand that are next, if takers wait beside them: as many as there are such takers.
-
-        Without the lock: others may take them meanwhile.
-        """
-        count = min(self.demand, len(self.units)) if self._is_limited() else 0
-        try:
-            return [self.units[number] for number in range(count)]
-        except IndexError:
-            return []
-
     def hand_in(self, finished: Settlement) -> None:
         """Hand an outcome in, and take no unit: it waits for others to share its batch."""
-        if not self.finished:
-            self.oldest_finished_at = self._now()
-        self.finished.append(finished)
+        if not self.supply.finished:
+            self.supply.oldest_finished_at = self._now()
+        self.supply.finished.append(finished)
         self.notify_manager()
 
     def take(self, own_demand: int) -> Unit | Batch | None:
@@ -164,17 +139,18 @@ class FetchCoordinator:
             return None
         if self._should_flush():
             return self._claim(own_demand)
-        self._check_crowd()
-        if self.is_crowded:
-            self.is_crowded = self._active() > self.limit.current + own_demand  # the caller takes no more
+        supply = self.supply
+        supply.check_crowd()
+        if supply.is_crowded:
+            supply.is_crowded = supply.active() > supply.limit.current + own_demand  # the caller takes no more
             self.notify_manager()
             return None
         try:
-            unit = self.units.popleft()
+            unit = supply.units.popleft()
         except IndexError:
             return None
         self.notify_manager()
-        if self.units or self.is_reserve_due or self.in_transit:
+        if supply.units or self.knowledge.is_reserve_due or self.batches.in_transit:
             self._wake_another()  # each wakes the next: all at once would contend for nothing
         return unit
 
@@ -196,86 +172,51 @@ class FetchCoordinator:
         self._parked_count += 1
         try:
             self.set_demand(self._parked_count)
-            seconds = self.begin_watch()
+            seconds = self.supply.begin_watch()
             self.parked.wait(seconds)
         finally:  # a library may raise an exception in this thread that was meant for the job before (a time limit)
             self._parked_count -= 1
-            self.demand = self._parked_count
+            self.supply.demand = self._parked_count
             if seconds is not None:
-                self.end_watch()
+                self.supply.end_watch(is_flushing=self.batches.state is BatchState.FLUSHING)
 
     def set_demand(self, units: int) -> None:
         """Set how many units takers wait for."""
-        self.demand = units
+        self.supply.demand = units
         self._report_starvation()
-
-    def begin_watch(self) -> float | None:
-        """Return how long a taker may wait that gets nothing, in seconds; None until it is woken.
-
-        While the limit lets takers wait beside units at hand, one of them watches.  It calls `end_watch`.
-        """
-        if self.is_watched or not self._is_limited():
-            return None
-        self.is_watched = True
-        self.limit.begin_watch(self._taken(), self._received)
-        return WATCH_SECONDS
-
-    def end_watch(self) -> None:
-        """Let more takers run if units are at hand and the others are blocked; the caller takes next."""
-        self.is_watched = False
-        if self.units and self._is_limited():
-            is_flushing = self.state is BatchState.FLUSHING
-            self.limit.end_watch(self._taken(), self._received, self._active(), is_flushing=is_flushing)
-
-    def _is_limited(self) -> bool:
-        """Return whether takers may have to wait beside units at hand: only while units are prefetched."""
-        return self.low_watermark > 0 and self.limit.current < self.limit.most
-
-    def _active(self) -> int:
-        """Return how many takers do not wait."""
-        return self.limit.most - self.demand
-
-    def _taken(self) -> int:
-        """Return how many units takers have taken so far."""
-        return self._received - len(self.units)
-
-    def _check_crowd(self) -> None:
-        self.is_crowded = self._is_limited() and self._active() > self.limit.current
 
     def _wake_another(self) -> None:
         """Wake a taker for the units at hand, unless as many run as should, and one watches them."""
-        if not (self.is_watched and self._is_limited() and self._active() >= self.limit.current):
+        supply = self.supply
+        if not (supply.is_watched and supply.is_limited() and supply.active() >= supply.limit.current):
             self._wake_taker()
 
     def notify_manager(self) -> None:
         """Have the manager look after everything that waits here: the caller may be busy for long."""
-        if not self.is_manager_notified and (self.finished or self.units or self.in_transit):
-            self.is_manager_notified = True
+        supply = self.supply
+        if not supply.is_manager_notified and (supply.finished or supply.units or self.batches.in_transit):
+            supply.is_manager_notified = True
             self._wake_manager()
 
     def _should_flush(self) -> bool:
-        if self.state is BatchState.FLUSHING:
+        state, supply, knowledge = self.batches.state, self.supply, self.knowledge
+        if state is BatchState.FLUSHING:
             return False
-        if self.state is BatchState.IN_TRANSIT:
-            return not self.units
-        if len(self.units) > self.low_watermark:
+        if state is BatchState.IN_TRANSIT:
+            return not supply.units
+        if len(supply.units) > supply.low_watermark:
             return False
-        may_reserve = self.is_reserve_due and self.mode is FetchMode.FETCHING
-        return bool(self.low_watermark or self.finished or self.is_uncertain or may_reserve)
+        may_reserve = knowledge.is_reserve_due and self.mode is FetchMode.FETCHING
+        return bool(supply.low_watermark or supply.finished or knowledge.is_uncertain or may_reserve)
 
     def _claim(self, own_demand: int) -> Batch:
         """Return the batch that the caller has to flush: the one in transit, or a new one."""
-        batch, self.in_transit = self.in_transit or Batch(), None
-        batch.own_demand = own_demand
-        self.flusher = threading.current_thread().name
-        self.state = BatchState.FLUSHING
-        return batch
+        return self.batches.claim(own_demand, threading.current_thread().name)
 
     @locked
     def abandon(self, flusher: str) -> None:
         """End the batch of a flusher that is gone, if it has one: it cannot close it any more."""
-        if self.state is BatchState.FLUSHING and self.flusher == flusher:
-            self.state = BatchState.NONE
+        if self.batches.abandon(flusher):
             self._discard_reply()
 
     def _report_starvation(self) -> None:
@@ -284,8 +225,8 @@ class FetchCoordinator:
         Wakeups are armed only while there is demand and no batch.  A flusher that finds the queues empty does not wait
         yet: it reports when it does.  And who begins to wait before the batch is closed leaves the report to `close`.
         """
-        if self.is_starved and self.demand and self.state is BatchState.NONE:
-            self.is_starved = False
+        if self.knowledge.is_starved and self.supply.demand and self.batches.state is BatchState.NONE:
+            self.knowledge.is_starved = False
             self._wake_manager()
 
     # the manager
@@ -297,22 +238,23 @@ class FetchCoordinator:
         long_running: the queues of jobs that have run for long.  Also returns the seconds until the next check; None if
         nothing waits here: when something does, `wake_manager` is called.
         """
-        self.is_manager_notified = False  # first: whatever comes later wakes the manager
-        if not (self.units or self.in_transit or self._in_flight.has_waiting or self.is_uncertain):
+        supply, batches, is_uncertain = self.supply, self.batches, self.knowledge.is_uncertain
+        supply.is_manager_notified = False  # first: whatever comes later wakes the manager
+        if not (supply.units or batches.in_transit or self._in_flight.has_waiting or is_uncertain):
             return None, None
-        self.is_manager_notified = True
+        supply.is_manager_notified = True
         now = self._now()
         self._stalls.check(now)
         if self._has_waited_too_long(now):
-            self._in_flight.return_units(self.units)
-            self.prefetch.penalize(long_running, now)
-        batch = self.in_transit
+            self._in_flight.return_units(supply.units)
+            supply.prefetch.penalize(long_running, now)
+        batch = batches.in_transit
         if batch and (self.mode is not FetchMode.FETCHING or now >= batch.started_at + BATCH_DELAY_SECONDS):
             return self._claim(0), 0.0
-        if self.is_uncertain:  # all takers may be busy, and what Redis holds for this process waits for the resync
-            is_free = self.state is BatchState.NONE
+        if is_uncertain:  # all takers may be busy, and what Redis holds for this process waits for the resync
+            is_free = batches.state is BatchState.NONE
             return (self._claim(0) if is_free else None), UNCERTAIN_CHECK_SECONDS
-        if self.state is not BatchState.NONE:
+        if batches.state is not BatchState.NONE:
             return None, BATCH_DELAY_SECONDS / 2  # that batch does not have what came in since it was built
         seconds = self._seconds_until_overdue(now)
         if seconds == 0 or self._in_flight.returned:
@@ -322,20 +264,20 @@ class FetchCoordinator:
     @locked
     def return_forgotten(self, running: Iterable[Unit]) -> int:
         """Put back units that crashed threads have left behind; return how many.  See InFlight.return_forgotten."""
-        count = self._in_flight.return_forgotten((*snapshot(self.units), *running), self._now())
+        count = self._in_flight.return_forgotten((*snapshot(self.supply.units), *running), self._now())
         if count:
             self._wake_manager()
         return count
 
     def _has_waited_too_long(self, now: float) -> bool:
         try:
-            return max(self.units[0].reserved_at, self._stalls.over_at) <= now - MAX_UNIT_WAIT_SECONDS
+            return max(self.supply.units[0].reserved_at, self._stalls.over_at) <= now - MAX_UNIT_WAIT_SECONDS
         except IndexError:  # processors have taken them meanwhile
             return False
 
     def _seconds_until_overdue(self, now: float) -> float:
-        if self.finished:
-            return max(0.0, self.oldest_finished_at + BATCH_DELAY_SECONDS - now)
+        if self.supply.finished:
+            return max(0.0, self.supply.oldest_finished_at + BATCH_DELAY_SECONDS - now)
         if self._in_flight.refused:
             return max(0.0, self._in_flight.refused_until - now)
         return BATCH_DELAY_SECONDS  # processors run units that were at hand, and will hand in their outcomes
@@ -345,9 +287,11 @@ class FetchCoordinator:
 
         It reserves nothing, unless units are prefetched.
         """
-        if self.state is not BatchState.NONE or not self._in_flight.has_waiting:
+        if self.batches.state is not BatchState.NONE or not self._in_flight.has_waiting:
             return None
-        self.is_reserve_due = True  # the taker that handed it in must look for work, with nothing left to settle
+        self.knowledge.is_reserve_due = (
+            True  # the taker that handed it in must look for work, with nothing left to settle
+        )
         return self._claim(0)
 
     @locked
@@ -356,10 +300,10 @@ class FetchCoordinator:
 
         queue: the one with a push; None if any may have work, which is left to the taker that is woken.
         """
-        if self.mode is not FetchMode.FETCHING or not self.demand:
+        if self.mode is not FetchMode.FETCHING or not self.supply.demand:
             return False, None
-        self.is_reserve_due = True
-        if queue is None or self.state is not BatchState.NONE or self.is_uncertain:
+        self.knowledge.is_reserve_due = True
+        if queue is None or self.batches.state is not BatchState.NONE or self.knowledge.is_uncertain:
             self._wake_taker()
             return True, None
         batch = self._claim(0)
@@ -373,16 +317,16 @@ class FetchCoordinator:
         generation: when its wait began.  If there was a resync since, or one is due, that puts the unit back.
         A unit goes back at once if nobody is free to run it: all became busy, or quiet, after the wait had begun.
         """
-        if self.is_uncertain or generation != self.generation:
+        if self.knowledge.is_uncertain or generation != self.knowledge.generation:
             return False
         self._in_flight.add((unit,), self._now())
-        is_anybody_free = len(self.units) < self.demand or self.low_watermark > 0
+        is_anybody_free = len(self.supply.units) < self.supply.demand or self.supply.low_watermark > 0
         if self.mode is not FetchMode.FETCHING or not is_anybody_free:
             self._in_flight.returned.append(unit)
             self._wake_manager()
             return True
-        self._received += 1
-        self.units.append(unit)
+        self.supply.received += 1
+        self.supply.units.append(unit)
         self._wake_taker()
         return True
 
@@ -392,21 +336,21 @@ class FetchCoordinator:
         return self._is_sweep_wanted()
 
     def _is_sweep_wanted(self) -> bool:
-        is_looking = self.is_reserve_due or self.state is not BatchState.NONE
-        return bool(self.demand) and self.mode is FetchMode.FETCHING and not is_looking
+        is_looking = self.knowledge.is_reserve_due or self.batches.state is not BatchState.NONE
+        return bool(self.supply.demand) and self.mode is FetchMode.FETCHING and not is_looking
 
     @locked
     def queues_to_arm(self) -> list[str]:
         """Return the queues whose pushes should wake this process, the preferred first."""
-        if self.is_refused or self.is_uncertain or not self._is_sweep_wanted():
+        if self.knowledge.is_refused or self.knowledge.is_uncertain or not self._is_sweep_wanted():
             return []
-        excluded = {*self.excluded.resting, *self.excluded.forbidden()}
+        excluded = {*self.knowledge.excluded.resting, *self.knowledge.excluded.forbidden()}
         return list(islice((queue for queue in self._order.preferred() if queue not in excluded), MAX_ARMED_QUEUES))
 
     @locked
     def queues_to_sweep(self, most: int) -> list[str]:
         """Return the queues for the next sweep, without those that are known to be forbidden."""
-        forbidden = self.excluded.forbidden()
+        forbidden = self.knowledge.excluded.forbidden()
         return [queue for queue in self._order.next_to_sweep(most) if queue not in forbidden]
 
     # the life of the process
@@ -416,9 +360,9 @@ class FetchCoordinator:
         """Reserve no more, and have all units put back that nobody has started; return their number."""
         if self.mode is FetchMode.FETCHING:
             self.mode = FetchMode.QUIET
-        self.low_watermark = 0
-        returned = self._in_flight.return_units(self.units)
-        self.oldest_finished_at = 0.0  # the next check settles at once
+        self.supply.low_watermark = 0
+        returned = self._in_flight.return_units(self.supply.units)
+        self.supply.oldest_finished_at = 0.0  # the next check settles at once
         self._wake_manager()
         return returned
 
@@ -427,7 +371,7 @@ class FetchCoordinator:
         """Reserve again."""
         if self.mode is FetchMode.QUIET:
             self.mode = FetchMode.FETCHING
-        self.is_reserve_due = True
+        self.knowledge.is_reserve_due = True
         self._wake_taker()
 
     @locked
@@ -440,17 +384,18 @@ class FetchCoordinator:
     @locked
     def mark_uncertain(self) -> None:
         """Have the next batch begin with a resync."""
-        self.is_uncertain = True
+        self.knowledge.is_uncertain = True
         self._wake_taker()
         self._wake_manager()
 
     def is_certain(self) -> bool:
         """Return whether every unit that Redis holds for this process is known: no batch is open, no reply was lost."""
-        return self.state is BatchState.NONE and not self.is_uncertain
+        return self.batches.state is BatchState.NONE and not self.knowledge.is_uncertain
 
     def is_drained(self) -> bool:
         """Return whether the last reserve found the queues empty, or at rest, and nothing is held."""
-        return bool(self.demand) and self.is_certain() and not (self.is_reserve_due or len(self._in_flight))
+        is_looking = self.knowledge.is_reserve_due or not self.is_certain()
+        return bool(self.supply.demand) and not (is_looking or len(self._in_flight))
 
     # the batch, by its flusher
 
@@ -465,35 +410,36 @@ class FetchCoordinator:
         batch.size, batch.limits = self._choose_limits(batch)
         if batch.limits is None and ahead:
             return False
-        self.prefetch.record_finished(len(self.finished), batch.started_at)
+        self.supply.prefetch.record_finished(len(self.supply.finished), batch.started_at)
         batch.settlements = self._in_flight.take_waiting(batch.started_at)
         batch.most_deaths = self._in_flight.most_deaths(batch.settlements, batch.started_at)
-        if ahead and self.demand and any(type(each.outcome) is not Done for each in batch.settlements):
+        if ahead and self.supply.demand and any(type(each.outcome) is not Done for each in batch.settlements):
             self._wake_taker()  # it sends payloads, which a busy Redis may be slow to read
         return batch.limits is not None or bool(batch.settlements)
 
     def _choose_limits(self, batch: Batch) -> tuple[ReserveSize, Limits | None]:
         """Return how much to reserve, in all and from each queue."""
-        if self.mode is not FetchMode.FETCHING or not (batch.own_demand or batch.is_wakeup or self.low_watermark):
+        supply, knowledge = self.supply, self.knowledge
+        if self.mode is not FetchMode.FETCHING or not (batch.own_demand or batch.is_wakeup or supply.low_watermark):
             return NO_UNITS, None
-        size = self.prefetch.reserve_size(self.demand + batch.own_demand, len(self.units))
+        size = supply.prefetch.reserve_size(supply.demand + batch.own_demand, len(supply.units))
         if size == NO_UNITS:  # enough is at hand; if a reserve is due, it stays so for the taker of the last unit
-            self.low_watermark = 0
+            supply.low_watermark = 0
             return NO_UNITS, None
-        drawn = self._order.draw(self.prefetch.max_queues() if self.low_watermark else MAX_QUEUES)
-        self.is_reserve_due = self._order.has_other_candidates(drawn)
-        if self.excluded.forbidden_until:
-            forbidden = self.excluded.forbidden()
+        drawn = self._order.draw(supply.prefetch.max_queues() if supply.low_watermark else MAX_QUEUES)
+        knowledge.is_reserve_due = self._order.has_other_candidates(drawn)
+        if knowledge.excluded.forbidden_until:
+            forbidden = knowledge.excluded.forbidden()
             drawn = {queue: share for queue, share in drawn.items() if queue not in forbidden}
-        limits = self.prefetch.limits(drawn, size, batch.started_at)
+        limits = supply.prefetch.limits(drawn, size, batch.started_at)
         if not limits:
-            self.low_watermark = 0
+            supply.low_watermark = 0
         return size, limits or None
 
     @locked
     def leave_in_transit(self, batch: Batch) -> None:
         """Leave a batch that was sent to the first one who needs its reply."""
-        self.state, self.in_transit = BatchState.IN_TRANSIT, batch
+        self.batches.leave_in_transit(batch)
         if not batch.is_wakeup:
             self.notify_manager()
         self._wake_another()  # a taker that was woken for a unit may flush instead, and then wakes nobody
@@ -502,29 +448,31 @@ class FetchCoordinator:
     def on_reply(self, reserved: Reserved, batch: Batch) -> None:
         """Have the units at hand that a batch has brought."""
         units, needed, total = reserved.units, batch.size.needed, batch.size.total
-        self.is_refused = reserved.is_refused
-        self.excluded.record_resting(batch.limits or (), reserved.resting)
+        supply, knowledge = self.supply, self.knowledge
+        knowledge.is_refused = reserved.is_refused
+        knowledge.excluded.record_resting(batch.limits or (), reserved.resting)
         self._in_flight.add(units, self._now())
         if self.mode is not FetchMode.FETCHING:  # the batch was on its way when the process became quiet
             self._in_flight.returned += units
             self._wake_manager()
             return
-        self.units.extend(units)
-        self._received += len(units)
+        supply.units.extend(units)
+        supply.received += len(units)
         self._record_queues(reserved, batch)
         is_suspect = bool(units) and units[0].deaths > 0  # a suspect comes alone: there may be more
         # After a refusal the next sweep tries again: Redis would refuse other queues as well.
-        self.is_reserve_due = not self.is_refused and (self.is_reserve_due or is_suspect or len(units) >= needed)
-        self.low_watermark = self.prefetch.depth // 2 if len(units) == total > needed else 0
-        self.is_starved = len(units) < needed and not is_suspect and not self.is_refused
-        if self.low_watermark:
-            self.limit.lower(self._taken())
-        self._check_crowd()
+        is_due = knowledge.is_reserve_due or is_suspect or len(units) >= needed
+        knowledge.is_reserve_due = is_due and not knowledge.is_refused
+        supply.low_watermark = supply.prefetch.depth // 2 if len(units) == total > needed else 0
+        knowledge.is_starved = len(units) < needed and not is_suspect and not knowledge.is_refused
+        if supply.low_watermark:
+            supply.limit.lower(supply.taken())
+        supply.check_crowd()
 
     def _record_queues(self, reserved: Reserved, batch: Batch) -> None:
         """Learn which queues may hold more, if they are too many to be asked each time."""
         limits, units, most = batch.limits or {}, reserved.units, batch.size.total
-        if self.is_refused or len(self._order.weights) <= MAX_QUEUES_AT_FULL_PACE:
+        if self.knowledge.is_refused or len(self._order.weights) <= MAX_QUEUES_AT_FULL_PACE:
             return
         is_suspect, is_filled = bool(units) and units[0].deaths > 0, len(units) >= most
         is_cut_short = is_suspect or is_filled or any(each < most for _, each in limits.values())
@@ -538,14 +486,15 @@ class FetchCoordinator:
         Returns the next batch if the caller has to send it ahead.  That comes before anybody is woken, who would hold
         the interpreter until the units at hand are used up.
         """
-        self.state = BatchState.NONE
-        may_follow = went_well and batch.own_demand and batch.sent is not None and not self.is_uncertain
-        if may_follow and self.low_watermark and 0 < len(self.units) <= self.low_watermark + batch.own_demand:
+        self.batches.close()
+        supply, units = self.supply, self.supply.units
+        may_follow = went_well and batch.own_demand and batch.sent is not None and not self.knowledge.is_uncertain
+        if may_follow and supply.low_watermark and 0 < len(units) <= supply.low_watermark + batch.own_demand:
             return self._claim(batch.own_demand)
         self._report_starvation()
         # A taker goes on with its own units, or flushes again; the manager does neither.
         # If there may be more, another taker flushes: who began to wait during this batch was not counted in it.
-        has_more = len(self.units) > batch.own_demand or (self.is_reserve_due and self.units)
+        has_more = len(units) > batch.own_demand or (self.knowledge.is_reserve_due and units)
         if has_more or not batch.own_demand:
             self._wake_another()
         return None
@@ -560,9 +509,9 @@ class FetchCoordinator:
     @locked
     def on_forbidden(self, queues: Iterable[str]) -> bool:
         """Ask these queues no more for a while, and reserve again; return whether any was not known to be forbidden."""
-        is_new = self.excluded.forbid(queues)
+        is_new = self.knowledge.excluded.forbid(queues)
         self._order.drop_candidates(queues)
-        self.is_reserve_due = True
+        self.knowledge.is_reserve_due = True
         self._wake_taker()
         return is_new
 
@@ -572,8 +521,8 @@ class FetchCoordinator:
         if settlements:
             self._in_flight.restore(settlements)
             self._in_flight.acknowledge()
-        self.is_reserve_due, self.low_watermark = True, 0
-        self.is_uncertain = self.is_uncertain or is_lost
+        self.knowledge.is_reserve_due, self.supply.low_watermark = True, 0
+        self.knowledge.is_uncertain = self.knowledge.is_uncertain or is_lost
         self._wake_taker()  # units at hand run meanwhile
 
     @locked
@@ -582,19 +531,17 @@ class FetchCoordinator:
         self._discard_reply()
 
     def _discard_reply(self) -> None:
-        self.is_uncertain = self.is_reserve_due = True
+        self.knowledge.is_uncertain = self.knowledge.is_reserve_due = True
         self._wake_taker()
 
     @locked
     def on_resynced(self) -> None:
         """Go on after a resync."""
-        self.generation += 1
-        self.is_uncertain, self.is_reserve_due = False, True
+        self.knowledge.begin_generation()
 
     @locked
     def reset(self) -> None:
         """Hold nothing, and look for work: others have recovered the units that were here."""
-        self.units.clear()
+        self.supply.units.clear()
         self._in_flight.clear()
-        self.generation += 1
-        self.is_uncertain, self.is_reserve_due = False, True
+        self.knowledge.begin_generation()

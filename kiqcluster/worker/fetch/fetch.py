@@ -100,7 +100,7 @@ class ReliableFetch:
             taken = self._coordinator.take_or_wait()
             if not isinstance(taken, Batch):
                 return taken
-            self._flush(taken, ahead=bool(self._coordinator.units))
+            self._flush(taken, ahead=bool(self._coordinator.supply.units))
             unit = self._coordinator.take_at_hand()
         return unit
 
@@ -114,7 +114,7 @@ class ReliableFetch:
 
     def units_ahead(self) -> list[Unit]:
         """Return units at hand that are next, each with a processor that waits beside it; none where jobs are long."""
-        return self._coordinator.units_ahead()
+        return self._coordinator.supply.units_ahead()
 
     # the manager
 
@@ -143,14 +143,14 @@ class ReliableFetch:
     @property
     def generation(self) -> int:
         """Which generation of hand lists is believed: a resync begins a new one."""
-        return self._coordinator.generation
+        return self._coordinator.knowledge.generation
 
     def register_hand_lists(self, waits: Mapping[str, tuple[int, HandList | None]]) -> dict[str, HandList]:
         """Return queue → the hand list for its next push, for the queues where that is allowed.
 
         waits: see HandLists.register.  None is allowed if Redis refuses our keys.  One round trip.  Raises StoreError.
         """
-        generation, member = self._coordinator.generation, self.member
+        generation, member = self._coordinator.knowledge.generation, self.member
         try:
             registered = self.hand_lists.register(member, generation, waits) if waits else {}
         except RedisRefused as error:  # a key of a wrong type, or an ACL: wake lists do without these keys
@@ -196,14 +196,14 @@ class ReliableFetch:
         if not self._coordinator.is_sweep_wanted():
             return
         coordinator = self._coordinator
-        is_reserve_wanted = bool(coordinator.excluded.resting or coordinator.is_refused)
+        is_reserve_wanted = bool(coordinator.knowledge.excluded.resting or coordinator.knowledge.is_refused)
         if not is_reserve_wanted or len(self._order.weights) > MAX_QUEUES:
             try:
                 found = self._engine.find_work(self._coordinator.queues_to_sweep(MAX_SWEPT_QUEUES))
             except StoreError:
                 is_reserve_wanted = True
             else:
-                self._order.add_candidates((*found, *islice(coordinator.excluded.resting, MAX_QUEUES)))
+                self._order.add_candidates((*found, *islice(coordinator.knowledge.excluded.resting, MAX_QUEUES)))
                 is_reserve_wanted = is_reserve_wanted or bool(found)
         if is_reserve_wanted:
             self.on_wakeup()
@@ -240,7 +240,7 @@ class ReliableFetch:
     @property
     def is_connected(self) -> bool:
         """Whether the last batch reached Redis, and was not refused as a whole."""
-        return self._health.is_reachable and not self._coordinator.is_refused
+        return self._health.is_reachable and not self._coordinator.knowledge.is_refused
 
     @property
     def is_quiet(self) -> bool:
@@ -267,7 +267,7 @@ class ReliableFetch:
 
     def prefetched(self) -> int:
         """Return the number of units that wait here for a processor."""
-        return len(self._coordinator.units)
+        return len(self._coordinator.supply.units)
 
     def is_drained(self) -> bool:
         """Return whether the last reserve found the queues empty, or at rest, and nothing is held."""
@@ -340,7 +340,7 @@ class ReliableFetch:
 
     def _send(self, batch: Batch, *, ahead: bool) -> None:
         """Build a batch and send it, unless it would do nothing."""
-        if self._coordinator.is_uncertain:
+        if self._coordinator.knowledge.is_uncertain:
             self._resync()
         if not self._coordinator.build_request(batch, ahead=ahead):
             return

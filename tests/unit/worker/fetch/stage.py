@@ -117,7 +117,7 @@ class Stage:
         for number in range(len(self.takers), len(self.takers) + count):
             self.takers.append(self._taker(number))
             self._paused[number] = Pause.INTERRUPTED
-        self.coordinator.limit = ConcurrencyLimit(len(self.takers), self.clock)
+        self.coordinator.supply.limit = ConcurrencyLimit(len(self.takers), self.clock)
 
     def add_manager(self) -> None:
         self.manager = self._manager()
@@ -139,7 +139,7 @@ class Stage:
 
     def step(self, number: int) -> None:
         """Let one actor go on until it stops again."""
-        before = self.coordinator.state
+        before = self.coordinator.batches.state
         if number < 0:
             assert self.manager is not None
             self._manager_pause = next(self.manager)
@@ -186,10 +186,10 @@ class Stage:
     def check(self, before: BatchState) -> None:
         """Fail if the state is not what it can be at any time."""
         coordinator = self.coordinator
-        state = coordinator.state
+        state = coordinator.batches.state
         assert self.flushers == (state is BatchState.FLUSHING), self.describe()
-        assert (coordinator.in_transit is not None) == (state is BatchState.IN_TRANSIT), self.describe()
-        assert coordinator.demand == self.parked, self.describe()
+        assert (coordinator.batches.in_transit is not None) == (state is BatchState.IN_TRANSIT), self.describe()
+        assert coordinator.supply.demand == self.parked, self.describe()
         assert (before, state) != (BatchState.NONE, BatchState.IN_TRANSIT), "a batch in transit that nobody claimed"
         assert all(count == 1 for count in self.runs.values()), f"run twice: {self.describe()}"
         places = Counter([*self.redis.queue, *(unit.payload for unit in self.redis.held.values())])
@@ -227,21 +227,21 @@ class Stage:
                     self.parked += 1
                     self._waiting.append(number)
                     coordinator.set_demand(self.parked)
-                    if (seconds := coordinator.begin_watch()) is not None:
+                    if (seconds := coordinator.supply.begin_watch()) is not None:
                         self._watcher = number, self.clock.time + seconds
                     yield Pause.PARKED
                     self.parked -= 1
-                    coordinator.demand = self.parked
+                    coordinator.supply.demand = self.parked
                     if seconds is not None:
                         self._watcher = None
-                        coordinator.end_watch()
+                        coordinator.supply.end_watch(is_flushing=coordinator.batches.state is BatchState.FLUSHING)
                     taken = coordinator.take(1)
                 if taken is None:
                     return
                 if isinstance(taken, Unit):
                     unit = taken
                     continue
-                yield from self._flush(taken, ahead=bool(coordinator.units))
+                yield from self._flush(taken, ahead=bool(coordinator.supply.units))
                 unit = coordinator.take_at_hand()
             self.runs[unit.token] += 1
             yield Pause.BUSY if unit.payload.startswith(LONG) else Pause.INTERRUPTED
@@ -277,7 +277,7 @@ class Stage:
         fault = Fault.NONE
         yield Pause.INTERRUPTED
         if batch.sent is None:
-            if coordinator.is_uncertain:
+            if coordinator.knowledge.is_uncertain:
                 self.redis.resync(self.in_flight.tokens)
                 coordinator.on_resynced()
                 yield Pause.INTERRUPTED

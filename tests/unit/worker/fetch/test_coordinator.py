@@ -51,7 +51,7 @@ def send(stage: Stage, batch: Batch, *, ahead: bool = False) -> None:
 
 def take_at_hand(coordinator: FetchCoordinator) -> list[Unit]:
     units = []
-    while coordinator.units:
+    while coordinator.supply.units:
         unit = coordinator.take_at_hand()
         assert unit is not None
         units.append(unit)
@@ -62,7 +62,7 @@ class TestStates:
     def test_one_taker_flushes_and_the_others_wait(self, coordinator: FetchCoordinator) -> None:
         claimed(coordinator)
 
-        assert coordinator.state is BatchState.FLUSHING
+        assert coordinator.batches.state is BatchState.FLUSHING
         assert coordinator.take(1) is None
 
     def test_a_batch_in_transit_is_received_by_the_next_taker(self, stage: Stage) -> None:
@@ -70,20 +70,20 @@ class TestStates:
         batch = claimed(stage.coordinator)
         send(stage, batch)
         stage.coordinator.leave_in_transit(batch)
-        assert stage.coordinator.state is BatchState.IN_TRANSIT
+        assert stage.coordinator.batches.state is BatchState.IN_TRANSIT
 
         assert claimed(stage.coordinator) is batch
 
-        assert stage.coordinator.state is BatchState.FLUSHING
+        assert stage.coordinator.batches.state is BatchState.FLUSHING
         flush(stage, batch)
-        assert stage.coordinator.state is BatchState.NONE
+        assert stage.coordinator.batches.state is BatchState.NONE
         assert stage.coordinator.take_at_hand() is not None
 
     def test_units_at_hand_come_before_a_batch_in_transit(self, stage: Stage) -> None:
         stage.push(2)
         flush(stage, claimed(stage.coordinator, own_demand=1))
-        stage.coordinator.is_reserve_due = True
-        stage.coordinator.low_watermark = 1
+        stage.coordinator.knowledge.is_reserve_due = True
+        stage.coordinator.supply.low_watermark = 1
         batch = claimed(stage.coordinator)
         send(stage, batch, ahead=True)
         stage.coordinator.leave_in_transit(batch)
@@ -103,9 +103,9 @@ class TestStates:
         following = stage.coordinator.close(batch, went_well=False)
 
         assert following is None
-        assert stage.coordinator.state is BatchState.NONE
-        assert stage.coordinator.is_uncertain
-        assert [each.unit for each in stage.coordinator.finished] == [unit]
+        assert stage.coordinator.batches.state is BatchState.NONE
+        assert stage.coordinator.knowledge.is_uncertain
+        assert [each.unit for each in stage.coordinator.supply.finished] == [unit]
 
 
 class TestMode:
@@ -158,7 +158,7 @@ class TestDemand:
 
         flush(stage, claimed(stage.coordinator, own_demand=2))
 
-        assert len(stage.coordinator.units) == 5
+        assert len(stage.coordinator.supply.units) == 5
 
     def test_an_event_loop_asks_for_as_many_units_as_it_has_places(self, stage: Stage) -> None:
         """One taker of many units: it sets the demand, takes without waiting, and flushes where it likes."""
@@ -214,14 +214,14 @@ class TestAhead:
     @pytest.fixture(autouse=True)
     def _steady_depth(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Prefetch, "record_finished", lambda *_: None)
-        stage.coordinator.prefetch.depth = 8
+        stage.coordinator.supply.prefetch.depth = 8
         stage.push(100)
 
     def test_a_full_batch_sets_the_low_watermark(self, stage: Stage) -> None:
         flush(stage, claimed(stage.coordinator))
 
-        assert len(stage.coordinator.units) == 8
-        assert stage.coordinator.low_watermark == 4
+        assert len(stage.coordinator.supply.units) == 8
+        assert stage.coordinator.supply.low_watermark == 4
 
     def test_the_taker_that_reaches_it_flushes_and_leaves_the_batch_in_transit(self, stage: Stage) -> None:
         flush(stage, claimed(stage.coordinator))
@@ -237,12 +237,12 @@ class TestAhead:
         send(stage, batch)
         stage._receive(batch)
         for _ in range(4):
-            stage.coordinator.units.popleft()  # others were fast
+            stage.coordinator.supply.units.popleft()  # others were fast
 
         following = stage.coordinator.close(batch, went_well=True)
 
         assert following is not None
-        assert stage.coordinator.state is BatchState.FLUSHING
+        assert stage.coordinator.batches.state is BatchState.FLUSHING
 
 
 class TestLimit:
@@ -253,11 +253,11 @@ class TestLimit:
         monkeypatch.setattr(Prefetch, "record_finished", lambda *_: None)
         monkeypatch.setattr(ConcurrencyLimit, "lower", lambda *_: None)
         stage.add_takers(3)
-        stage.coordinator.prefetch.depth = 8
+        stage.coordinator.supply.prefetch.depth = 8
         stage.push(100)
         stage.coordinator.set_demand(2)
         flush(stage, claimed(stage.coordinator))
-        stage.coordinator.limit.current = 1
+        stage.coordinator.supply.limit.current = 1
 
     def test_the_one_that_runs_takes_on(self, coordinator: FetchCoordinator) -> None:
         assert coordinator.take_at_hand() is not None
@@ -267,17 +267,17 @@ class TestLimit:
         coordinator.set_demand(1)
 
         assert coordinator.take(1) is None
-        assert coordinator.units
+        assert coordinator.supply.units
 
     def test_takers_that_run_wait_when_the_limit_is_lowered_until_few_enough_run(
         self, stage: Stage, coordinator: FetchCoordinator
     ) -> None:
-        coordinator.limit.current = 3
+        coordinator.supply.limit.current = 3
         coordinator.set_demand(0)
-        while len(coordinator.units) > coordinator.low_watermark:
+        while len(coordinator.supply.units) > coordinator.supply.low_watermark:
             coordinator.take_at_hand()
         batch = claimed(coordinator)
-        coordinator.limit.current = 1
+        coordinator.supply.limit.current = 1
         flush(stage, batch)
 
         assert coordinator.take_at_hand() is None
@@ -289,59 +289,59 @@ class TestLimit:
         assert coordinator.take_at_hand() is not None
 
     def test_one_of_those_that_wait_watches(self, coordinator: FetchCoordinator) -> None:
-        assert [coordinator.begin_watch() for _ in range(3)] == [WATCH_SECONDS, None, None]
+        assert [coordinator.supply.begin_watch() for _ in range(3)] == [WATCH_SECONDS, None, None]
 
     def test_the_watcher_takes_over_from_a_blocked_job(self, stage: Stage, coordinator: FetchCoordinator) -> None:
         coordinator.take_at_hand()
-        coordinator.begin_watch()
+        coordinator.supply.begin_watch()
 
         stage.clock.time += WATCH_SECONDS
-        coordinator.demand = 1
-        coordinator.end_watch()
+        coordinator.supply.demand = 1
+        coordinator.supply.end_watch(is_flushing=coordinator.batches.state is BatchState.FLUSHING)
 
         assert isinstance(coordinator.take(1), Unit)
 
     def test_the_watcher_stays_while_units_are_taken(self, stage: Stage, coordinator: FetchCoordinator) -> None:
         for _ in range(2):
-            coordinator.begin_watch()
+            coordinator.supply.begin_watch()
             stage.clock.time += WATCH_SECONDS
             stage.clock.used += WATCH_SECONDS
             for _ in range(4):
-                assert coordinator.units.popleft()
-            coordinator.demand = 1
-            coordinator.end_watch()
-            coordinator.demand = 2
+                assert coordinator.supply.units.popleft()
+            coordinator.supply.demand = 1
+            coordinator.supply.end_watch(is_flushing=coordinator.batches.state is BatchState.FLUSHING)
+            coordinator.supply.demand = 2
 
-        assert coordinator.limit.current == 1
+        assert coordinator.supply.limit.current == 1
 
     def test_nobody_is_woken_for_units_while_one_watches(self, stage: Stage, coordinator: FetchCoordinator) -> None:
         woken: list[None] = []
         coordinator._wake_taker = lambda: woken.append(None)
-        coordinator.begin_watch()
+        coordinator.supply.begin_watch()
 
         assert isinstance(coordinator.take(1), Unit)
         assert not woken
-        coordinator.is_watched = False
+        coordinator.supply.is_watched = False
         assert isinstance(coordinator.take(1), Unit)
         assert len(woken) == 1  # somebody has to watch
 
     def test_as_many_units_are_next_as_takers_wait_beside_them(self, coordinator: FetchCoordinator) -> None:
-        assert coordinator.units_ahead() == list(coordinator.units)[:2]
+        assert coordinator.supply.units_ahead() == list(coordinator.supply.units)[:2]
 
         coordinator.set_demand(0)
-        assert coordinator.units_ahead() == []
+        assert coordinator.supply.units_ahead() == []
 
     def test_none_is_next_where_all_takers_may_run(self, coordinator: FetchCoordinator) -> None:
-        coordinator.limit.current = coordinator.limit.most
+        coordinator.supply.limit.current = coordinator.supply.limit.most
 
-        assert coordinator.units_ahead() == []
+        assert coordinator.supply.units_ahead() == []
 
     def test_without_prefetch_all_may_run(self, stage: Stage, coordinator: FetchCoordinator) -> None:
-        coordinator.low_watermark = 0
-        coordinator.is_reserve_due = False
+        coordinator.supply.low_watermark = 0
+        coordinator.knowledge.is_reserve_due = False
         coordinator.set_demand(0)
 
-        assert coordinator.begin_watch() is None
+        assert coordinator.supply.begin_watch() is None
         assert isinstance(coordinator.take(1), Unit)
 
 
@@ -358,7 +358,7 @@ class TestOverdue:
 
     def test_an_outcome_that_is_left_behind_wakes_the_manager_once(self, stage: Stage) -> None:
         unit = self.unit(stage)
-        stage.is_manager_awake = stage.coordinator.is_manager_notified = False
+        stage.is_manager_awake = stage.coordinator.supply.is_manager_notified = False
 
         stage.coordinator.hand_in(Settlement(unit, Done()))
 
@@ -366,7 +366,7 @@ class TestOverdue:
 
     def test_an_outcome_is_settled_once_it_has_waited_for_the_delay(self, stage: Stage) -> None:
         unit = self.unit(stage)
-        stage.coordinator.is_reserve_due = False
+        stage.coordinator.knowledge.is_reserve_due = False
         assert stage.coordinator.take_at_hand(Settlement(unit, Done())) is None
 
         assert stage.coordinator.check_overdue(()) == (None, pytest.approx(BATCH_DELAY_SECONDS))
@@ -376,7 +376,7 @@ class TestOverdue:
         assert batch is not None
         flush(stage, batch)
         assert stage.redis.done == {b"job-0": 1}
-        assert stage.coordinator.is_reserve_due  # its taker still has to look for work
+        assert stage.coordinator.knowledge.is_reserve_due  # its taker still has to look for work
 
     def test_units_that_have_waited_too_long_go_back_and_their_queues_get_a_penalty(self, stage: Stage) -> None:
         stage.push(3)
@@ -390,8 +390,8 @@ class TestOverdue:
         assert batch is not None
         assert stage.coordinator.build_request(batch, ahead=False)
         assert [type(each.outcome) for each in batch.settlements] == [Requeue] * 3
-        assert not stage.coordinator.units
-        assert stage.coordinator.prefetch.depth == 0
+        assert not stage.coordinator.supply.units
+        assert stage.coordinator.supply.prefetch.depth == 0
 
     def test_a_wait_in_which_the_process_stood_still_does_not_count(self, stage: Stage) -> None:
         stage.push(3)
@@ -400,13 +400,13 @@ class TestOverdue:
         stage.clock.time += 2 * MAX_UNIT_WAIT_SECONDS
 
         stage.coordinator.check_overdue([QUEUE])
-        is_kept = len(stage.coordinator.units) == 3
+        is_kept = len(stage.coordinator.supply.units) == 3
         for _ in range(round(MAX_UNIT_WAIT_SECONDS / BATCH_DELAY_SECONDS) + 1):  # the manager comes in time
             stage.clock.time += BATCH_DELAY_SECONDS
             stage.coordinator.check_overdue([QUEUE])
 
         assert is_kept
-        assert not stage.coordinator.units
+        assert not stage.coordinator.supply.units
 
     def test_a_batch_in_transit_that_nobody_needs_is_received_by_the_manager(self, stage: Stage) -> None:
         stage.push()
@@ -431,14 +431,14 @@ def test_a_reset_process_holds_nothing_and_looks_for_work(stage: Stage) -> None:
     stage.push(2)
     stage.coordinator.set_demand(1)
     flush(stage, claimed(stage.coordinator))
-    stage.coordinator.is_uncertain = True
+    stage.coordinator.knowledge.is_uncertain = True
 
     stage.coordinator.reset()
 
-    assert not stage.coordinator.units
+    assert not stage.coordinator.supply.units
     assert not len(stage.in_flight)
-    assert stage.coordinator.is_reserve_due
-    assert not stage.coordinator.is_uncertain
+    assert stage.coordinator.knowledge.is_reserve_due
+    assert not stage.coordinator.knowledge.is_uncertain
 
 
 def test_a_refused_reserve_waits_for_the_next_sweep(stage: Stage) -> None:

@@ -45,18 +45,18 @@ def coordinator() -> FetchCoordinator:
 
 
 def test_an_exception_from_outside_leaves_no_demand_behind(coordinator: FetchCoordinator) -> None:
-    coordinator.is_reserve_due = False
+    coordinator.knowledge.is_reserve_due = False
     raised: list[BaseException] = []
 
     thread = begin(coordinator.take_or_wait, raised)
-    wait_until(lambda: coordinator.demand == 1, "the thread to park")
+    wait_until(lambda: coordinator.supply.demand == 1, "the thread to park")
     raise_in(thread)
     with coordinator.lock:
         coordinator.parked.notify()
     thread.join(TIMEOUT_SECONDS)
 
     assert len(raised) == 1
-    assert coordinator.demand == 0
+    assert coordinator.supply.demand == 0
 
 
 def test_an_exception_from_outside_leaves_the_lock_free(coordinator: FetchCoordinator) -> None:
@@ -77,8 +77,12 @@ def test_a_thread_that_waits_takes_what_a_blocked_job_leaves() -> None:
     coordinator = FetchCoordinator(
         QueueOrder(parse_group("default"), [], Random(1)), InFlight(), SystemClock(), lambda: None, takers=3
     )
-    coordinator.limit.current, coordinator.low_watermark, coordinator.is_reserve_due = 1, 1, False
-    coordinator.units.extend(Unit("default", b"{}", f"1.1.{number}", "me") for number in range(4))
+    coordinator.supply.limit.current, coordinator.supply.low_watermark, coordinator.knowledge.is_reserve_due = (
+        1,
+        1,
+        False,
+    )
+    coordinator.supply.units.extend(Unit("default", b"{}", f"1.1.{number}", "me") for number in range(4))
     assert coordinator.take_at_hand() is not None  # for a job that blocks
     taken: list[object] = []
 
@@ -90,9 +94,9 @@ def test_a_thread_that_waits_takes_what_a_blocked_job_leaves() -> None:
 
 
 def test_the_end_wakes_every_parked_thread(coordinator: FetchCoordinator) -> None:
-    coordinator.is_reserve_due = False
+    coordinator.knowledge.is_reserve_due = False
     threads = [begin(coordinator.take_or_wait, []) for _ in range(3)]
-    wait_until(lambda: coordinator.demand == 3, "all to park")
+    wait_until(lambda: coordinator.supply.demand == 3, "all to park")
 
     coordinator.end()
 

@@ -29,6 +29,7 @@ __all__ = [
 
 MAX_DELAY_SECONDS = 1.5  # from a start that is allowed until the job notes it
 WINDOWS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
+MAX_DYING_SECONDS = 1.0  # for which a process goes on that was just sent a SIGKILL, on another core
 MAX_UNSETTLED_SECONDS = 5.0  # of an outcome in a process that is killed, Redis' restart included
 
 
@@ -229,4 +230,4 @@ def unexplained(
 
 def explains(end: Entry, deaths: Mapping[int, float]) -> bool:
     """Return whether a process died before the outcome of what it had ended can be expected in Redis."""
-    return 0 <= deaths.get(end.pid, -math.inf) - end.at <= MAX_UNSETTLED_SECONDS
+    return -MAX_DYING_SECONDS <= deaths.get(end.pid, -math.inf) - end.at <= MAX_UNSETTLED_SECONDS

@@ -171,13 +171,13 @@ def read_processes(store: Store, replies: Sequence[Replies]) -> list[RegisteredP
 def _states_by_identity(store: Store, replies: Sequence[Replies]) -> dict[str, State]:
     """Return identity → state of its cluster, which is read once per cluster, from the process with the newest.
 
-    A process that names no supervisor is read itself.
+    A process that names no supervisor, as each of Ruby's, has none.
     """
-    groups: dict[bytes | str, list[tuple[float, float, str]]] = {}
+    groups: dict[bytes, list[tuple[float, float, str]]] = {}
     for identity, fields, _ in replies:
-        if isinstance(fields, list) and fields[0] is not None:
-            at, _, name = (fields[-1] or b"").partition(b" ")
-            groups.setdefault(name or identity, []).append((read_number(at), read_number(fields[BEAT_INDEX]), identity))
+        if isinstance(fields, list) and fields[0] is not None and fields[-1]:
+            at, _, name = fields[-1].partition(b" ")
+            groups.setdefault(name, []).append((read_number(at), read_number(fields[BEAT_INDEX]), identity))
     newest = {max(group)[-1]: group for group in groups.values()}
     found = _read_states(store, list(newest))
     # The process may have ended since, or hold an invalid state; then all others of its cluster are read at once.

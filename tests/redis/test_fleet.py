@@ -125,13 +125,15 @@ class TestStates:
         assert bytes_sent(store) - before < 2 * len(large)
         assert [len(process.cluster["children"][0]) for process in found if process.cluster] == [40_000] * 20
 
-    def test_a_release_that_names_no_supervisor_is_asked_itself(self, store: Store) -> None:
-        publish(store, "a:2:x", kiq_cluster=state("a:1:s", slots=1), kiq_supervisor=None)
-        publish(store, "a:3:x", kiq_cluster=state("a:1:s", slots=1), kiq_supervisor=None)
+    def test_a_process_that_names_no_supervisor_is_not_asked(self, store: Store) -> None:
+        for number in range(20):
+            publish(store, f"a:{number}:x", kiq_cluster=state("a:1:s", children=["x" * 40_000]), kiq_supervisor=None)
+        before = bytes_sent(store)
 
-        (found,) = process_registry.group_by_cluster(process_registry.list_processes(store))
+        found = process_registry.list_processes(store)
 
-        assert (len(found.processes), found.state["slots"]) == (2, 1)
+        assert bytes_sent(store) - before < 40_000
+        assert [process.supervisor for process in found] == [None] * 20
 
     @pytest.mark.parametrize("junk", [None, "x", "[]", '{"supervisor":5}'])
     def test_another_process_is_asked_where_the_latest_has_no_state(self, store: Store, junk: str | None) -> None:

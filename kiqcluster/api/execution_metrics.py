@@ -258,7 +258,7 @@ def _whole(younger: Hash, older: Hash | None = None, own: Hash | None = None) ->
     """
     if not older or not younger:
         return None if own and older is not None else younger or older
-    if younger == older and (not own or younger.items() <= own.items()):
+    if own and younger == older and younger.items() <= own.items():
         return younger
     return None
 
@@ -295,8 +295,6 @@ def _joined(younger: Fields, older: Fields | None = None, own: Fields | None = N
 
 def _total(younger: Figures, older: Figures, own: Figures | None) -> Figures:
     """Return what both forms have together, less our share, once."""
-    if not own and younger == older:
-        return younger  # a release of ours that kept no share
     total = {}
     for word in {*younger, *older}:
         one, other = younger.get(word, 0), older.get(word, 0)

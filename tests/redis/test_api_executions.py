@@ -68,7 +68,7 @@ class TestRubys:
         assert metrics(store).top_jobs(hours=1)["Shop::Fails"].failed == 5
 
     def test_what_we_have_written_in_both_forms_counts_once(self, store: Store) -> None:
-        """Of A, 3 runs are ours, 1 of Ruby 8's and 2 of Ruby 7's; B is Ruby's; C of a release without our hash."""
+        """Of A, 3 runs are ours, 1 of Ruby 8's and 2 of Ruby 7's; B is Ruby's; of C, each Ruby ran as many."""
         write(store, "j|261120|11:39", {"A|p": 4, "A|ms": 40, "B|p": 1, "C|p": 2, "C|ms": 7})
         write(store, "j|20261120|11:39", {"A|p": 5, "A|f": 1, "A|ms": 50, "B|p": 2, "C|p": 2, "C|ms": 7})
         write(store, "kiq:executed:261120:11:39", {"A|p": 3, "A|ms": 30, "A|0": 3})
@@ -80,10 +80,10 @@ class TestRubys:
         assert {name: (each.processed, each.failed, each.ms) for name, each in top.items()} == {
             "A": (6, 1, 60),
             "B": (3, 0, 0),
-            "C": (2, 0, 7),
+            "C": (4, 0, 14),
         }
         assert (job.processed, job.failed, job.ms, job.histogram) == (6, 1, 60, (4, *(0,) * 24, 1))
-        assert metrics(store).for_job("C").processed == 2
+        assert metrics(store).for_job("C").processed == 4
 
     def test_a_minute_that_is_all_ours_counts_once(self, store: Store) -> None:
         ours = {"A|p": 3, "A|ms": 30, "B|p": 1, "B|f": 1}

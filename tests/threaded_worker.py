@@ -40,7 +40,7 @@ class ThreadedWorker(Bench):
         make = partial(Execution, self.runtime, registry, JobMetrics(1, list), threading.Event())
         make = partial(make, begin_run=self.engine.begin_run)
         parts = (running_jobs, self.clock, self._on_crash)
-        self.async_processor = AsyncProcessor(asyncio.new_event_loop(), self.fetch.hand_in, make(), *parts)
+        self.async_processor = AsyncProcessor(asyncio.new_event_loop(), self.fetch.coordinator.hand_in, make(), *parts)
         execution = make(async_jobs=self.async_processor)
         self.processor = Processor(0, self.fetch, execution, *parts, self.async_processor)
         processors = Processors(self.clock)
@@ -56,7 +56,7 @@ class ThreadedWorker(Bench):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._manager.stopping.set()
-        self.fetch.end()
+        self.fetch.coordinator.end()
         assert self.processor.join(5.0)
         self.async_processor.stop()
         assert self.async_processor.join(5.0)

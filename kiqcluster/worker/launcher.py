@@ -88,7 +88,7 @@ class Launcher:
 
     @property
     def is_quiet(self) -> bool:
-        return self.parts.fetch.is_quiet
+        return self.parts.fetch.coordinator.is_quiet
 
     def join(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Become a member, give back the units of dead processes, learn the queues.
@@ -131,7 +131,7 @@ class Launcher:
         """Fetch no more.  Reversible."""
         if self.is_quiet:
             return
-        returned = self.parts.fetch.quiet()
+        returned = self.parts.fetch.coordinator.quiet()
         self.parts.heartbeat.beat_soon()
         self._runtime.events.emit("worker_quiet", returned=returned)
         self._runtime.run_hooks("quiet")
@@ -140,7 +140,7 @@ class Launcher:
         """End a quiet."""
         if not self.is_quiet or self.parts.stopping.is_set():
             return
-        self.parts.fetch.resume()
+        self.parts.fetch.coordinator.resume()
         self.parts.heartbeat.beat_soon()
         self._runtime.events.emit("worker_resumed")
         self._runtime.run_hooks("resume")
@@ -150,10 +150,10 @@ class Launcher:
         fetch = self.parts.fetch
         return {
             "processed": self.parts.metrics.jobs.processed(),
-            "prefetched": fetch.prefetched(),
+            "prefetched": len(fetch.coordinator.supply.units),
             "round_trips": fetch.round_trips,
             "round_trip_seconds": fetch.round_trip_seconds,
-            "drained": fetch.is_drained(),
+            "drained": fetch.coordinator.is_drained(),
         }
 
     def begin_stop(self) -> None:
@@ -173,7 +173,7 @@ class Launcher:
         """
         parts, clock = self.parts, self._runtime.clock
         self._stop(Stop.JOBS_END)
-        parts.fetch.end()
+        parts.fetch.coordinator.end()
         ending = self._stop(Stop.LEAVING)
         until = clock.monotonic() + LAST_STEP_SECONDS
         for service in ending:

@@ -49,7 +49,7 @@ def leave(runtime: Runtime, parts: Parts, *, is_requested: bool, timed_out: Coll
                 NEVER_SET.wait(LEAVE_RETRY_SECONDS)
                 continue
             units = max(fetch.running(), len(running))
-            has_all = not units and fetch.is_certain()
+            has_all = not units and fetch.coordinator.is_certain()
             if not has_all:
                 identity = fetch.member.identity
                 runtime.events.emit("worker_stranded", identity=identity, units=units, error=str(error))

@@ -211,7 +211,9 @@ def _fetch(
 
 def _make_execution(common: Common, fetch: ReliableFetch, job_log: JobLog) -> MakeExecution:
     runtime, registry, keys = common.runtime, common.registry, common.runtime.store.keys
-    begins = Begins(common.engine.begin_units, runtime.clock, fetch.units_ahead, RowsAhead(registry, keys))
+    begins = Begins(
+        common.engine.begin_units, runtime.clock, fetch.coordinator.supply.units_ahead, RowsAhead(registry, keys)
+    )
     return partial(
         Execution,
         runtime,
@@ -240,7 +242,7 @@ def _event_loop(common: Common, fetch: ReliableFetch, make_execution: MakeExecut
         return None
     return AsyncProcessor(
         loop=new_loop(common.runtime.config.event_loop),
-        hand_in=fetch.hand_in,
+        hand_in=fetch.coordinator.hand_in,
         execution=make_execution(),
         running_jobs=common.spec.running_jobs,
         clock=common.runtime.clock,
@@ -274,7 +276,7 @@ def _recovery(
         fingerprint=fingerprint,
         identity=partial(_identity, fetch),
         fencing=common.fencing,
-        on_uncertain=fetch.mark_uncertain,
+        on_uncertain=fetch.coordinator.mark_uncertain,
         on_recovered=callbacks.on_recovered,
         settle_timed_out=TimedOutUnits(common.runtime, common.engine, make_execution, common.on_crash).settle_soon,
         on_crash=common.on_crash,
@@ -315,7 +317,7 @@ def _status(common: Common, fetch: ReliableFetch, manager: Manager, order: Queue
         identity=partial(_identity, fetch),
         running=common.processors.running_by_thread,
         busy=manager.occupied,
-        is_quiet=lambda: fetch.is_quiet,
+        is_quiet=lambda: fetch.coordinator.is_quiet,
         queues=lambda: (order.weights, order.mode),
         concurrency=common.spec.concurrency,
         tag=config.known_tag(),
@@ -342,7 +344,7 @@ def _heartbeat_callbacks(
         on_names=queue_names.learn,
         on_strikes=interventions.apply_strikes,
         on_cancelled=interventions.apply_cancelled,
-        on_uncertain=fetch.mark_uncertain,
+        on_uncertain=fetch.coordinator.mark_uncertain,
         on_beat=on_beat,
     )
 

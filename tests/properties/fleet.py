@@ -199,13 +199,13 @@ class Worker:
         self.fetch = ReliableFetch(
             runtime, self.engine, order, self._new_member, lambda member: None, self._wake_manager
         )
-        self.coordinator = self.fetch._coordinator
+        self.coordinator = self.fetch.coordinator
         self.coordinator.__class__ = WatchedCoordinator
         self.coordinator.batches.__class__ = WatchedBatches
         for watched in (self.coordinator, self.coordinator.batches):
             vars(watched)["fleet"] = fleet
         self.coordinator._wake_taker = self._wake_taker
-        vars(self.fetch._coordinator.ended)["wait"] = self._pause
+        vars(self.fetch.coordinator.ended)["wait"] = self._pause
         self.takers = [Taker(each) for each in places]
         self.waiting: list[Taker] = []  # parked and not woken, the first come first
         self.is_alive, self.is_frozen, self.has_joined, self.is_quiet = True, False, False, False
@@ -234,7 +234,7 @@ class Worker:
 
     def let_others_go_on(self) -> None:
         """Let other steps happen.  Raises Killed if this process ends meanwhile."""
-        if self.fetch._coordinator.lock.locked():
+        if self.fetch.coordinator.lock.locked():
             self.fleet.fail("the lock is held over a round trip")
         self.fleet.interleave()
         self.is_frozen = False
@@ -294,7 +294,7 @@ class Worker:
             if unit is not None:
                 self.start(taker, unit)
             return
-        with self.fetch._coordinator.lock:
+        with self.fetch.coordinator.lock:
             taken = self.coordinator.take(taker.free)
             if taken is None and self.coordinator.mode is not FetchMode.ENDED:
                 taker.is_parked = True
@@ -361,16 +361,16 @@ class Worker:
             return
         if not self.coordinator.supply.finished:
             self.coordinator.supply.oldest_finished_at = self.clock.time
-        self.fetch.hand_in(settlement)
+        self.fetch.coordinator.hand_in(settlement)
         if taker.is_parked:
-            with self.fetch._coordinator.lock:
+            with self.fetch.coordinator.lock:
                 self.coordinator.set_demand(self._demand())
 
     def manage(self) -> None:
         """Go once around the manager's loop."""
         self.is_manager_in_step, self.is_manager_awake = True, False
         if not self.world.is_away:
-            self.armed |= set(self.fetch.queues_to_arm())
+            self.armed |= set(self.fetch.coordinator.queues_to_arm())
         seconds = self.fetch.flush_overdue({unit.queue for taker in self.takers for unit in taker.running})
         self.check_at = None if seconds is None else self.clock.time + seconds
         while self.pushed:
@@ -389,8 +389,8 @@ class Worker:
 
     def stop(self) -> None:
         """Stop hard: put everything back, end the membership."""
-        self.fetch.quiet()
-        self.fetch.end()
+        self.fetch.coordinator.quiet()
+        self.fetch.coordinator.end()
         running = [unit for taker in self.takers if not taker.is_in_step for unit in taker.running]
         interrupted = [Settlement(unit, Interrupted(unit.payload)) for unit in running]
         for each in interrupted:
@@ -590,8 +590,8 @@ class Fleet:
             self.world.arrive(self.rng.randrange(len(self.world.late)))
         for worker in [worker for worker in self.workers if worker.is_alive]:
             worker.is_frozen = False
-            worker.fetch.resume()
-            worker.fetch.mark_uncertain()  # the check that is made once a minute (R3)
+            worker.fetch.coordinator.resume()
+            worker.fetch.coordinator.mark_uncertain()  # the check that is made once a minute (R3)
         self.pass_time(FORBIDDEN_RETRY_SECONDS)
         for worker in self.workers:
             if not worker.is_alive:  # its connections are closed by now, and its waits with them
@@ -627,7 +627,7 @@ class Fleet:
         self.go_on_until(self.is_done, "the long jobs to end")
         self.go_on_until(self.are_all_idle, "all takers to wait")
         self.check()
-        if not all(worker.fetch.is_drained() for worker in self.awake()):
+        if not all(worker.fetch.coordinator.is_drained() for worker in self.awake()):
             raise Violation(f"not drained: {self.describe()}")
 
     def go_on_until(self, is_reached: Callable[[], bool], what: str) -> None:

@@ -152,7 +152,7 @@ class Rig:
     def _manager(self) -> None:
         """Arm wakeups, pass on pushes, flush overdue outcomes; never sweep."""
         while not self.is_over:
-            self.is_armed = self.is_armed or bool(self.fetch.queues_to_arm())
+            self.is_armed = self.is_armed or bool(self.fetch.coordinator.queues_to_arm())
             if self.is_armed and self.store.call("LLEN", f"queue:{QUEUE}"):
                 self.is_armed = False
                 self.fetch.on_wakeup(QUEUE)
@@ -189,11 +189,11 @@ class Rig:
 
     def _happen(self, luck: float) -> None:
         if luck < 0.05:
-            self.fetch.quiet()
+            self.fetch.coordinator.quiet()
             self.nap()
-            self.fetch.resume()
+            self.fetch.coordinator.resume()
         elif luck < 0.10:
-            self.fetch.mark_uncertain()
+            self.fetch.coordinator.mark_uncertain()
         elif luck < 0.13:
             self.fetch.on_wakeup()
         elif luck < 0.14 and self.is_faulty:
@@ -246,15 +246,15 @@ class Rig:
         queued = self.store.call("LRANGE", f"queue:{QUEUE}", 0, -1)
         flat = [self.store.call("HGETALL", key) for key in self.store.call("KEYS", "kiq:inflight:*")]
         plain = (bool, int, float, str, list, dict, deque, Enum)
-        known = {**vars(self.fetch), **vars(self.fetch._coordinator)}
+        known = {**vars(self.fetch), **vars(self.fetch.coordinator)}
         fields = {name: value for name, value in known.items() if isinstance(value, plain)}
         return f"queued {queued}, in flight {flat}, armed {self.is_armed}, woken {self.is_woken.is_set()}, {fields}"
 
     def stop(self) -> None:
         """End as a worker does: the processors end, the last outcomes are settled, the membership is over."""
-        self.fetch.quiet()
+        self.fetch.coordinator.quiet()
         self._wait(lambda: self.fetch.running() <= 0, "everything to be settled")
-        self.fetch.end()
+        self.fetch.coordinator.end()
         self.is_over = True
         self.is_woken.set()
         for thread in self.threads:
@@ -293,7 +293,7 @@ def rig(server: RedisServer, setup: Setup, processors: int, seed: str, *, is_fau
         yield rig
     finally:
         rig.is_over = True
-        rig.fetch.end()
+        rig.fetch.coordinator.end()
         rig.is_woken.set()
 
 

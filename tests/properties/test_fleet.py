@@ -142,15 +142,15 @@ class Walk:
 
     def quiet(self) -> None:
         if worker := self.somebody():
-            worker.fetch.quiet()
+            worker.fetch.coordinator.quiet()
 
     def resume(self) -> None:
         if worker := self.somebody():
-            worker.fetch.resume()
+            worker.fetch.coordinator.resume()
 
     def make_uncertain(self) -> None:
         if worker := self.somebody():
-            worker.fetch.mark_uncertain()
+            worker.fetch.coordinator.mark_uncertain()
 
     def outage(self) -> None:
         self.fleet.world.is_away = not self.fleet.world.is_away

@@ -63,7 +63,7 @@ class Bench:
             death_limits=death_limits,
             on_rejoined=lambda: self.rejoined.append(self.fetch.member.identity),
         )
-        self.coordinator = self.fetch._coordinator
+        self.coordinator = self.fetch.coordinator
         self.supply, self.batches, self.knowledge = (
             self.coordinator.supply,
             self.coordinator.batches,
@@ -108,7 +108,7 @@ class Bench:
 def bench(store: Store, setup: Setup) -> Iterator[Bench]:
     bench = Bench(store, setup)
     yield bench
-    bench.fetch.end()
+    bench.coordinator.end()
 
 
 def test_an_outcome_and_the_next_unit_share_one_round_trip(bench: Bench) -> None:
@@ -131,9 +131,9 @@ def test_round_trips_are_counted_and_the_units_that_wait_here(bench: Bench) -> N
 
     assert bench.fetch.round_trips == 2
     assert 0 < bench.fetch.round_trip_seconds < TIMEOUT_SECONDS
-    assert bench.fetch.prefetched() == 0
+    assert len(bench.supply.units) == 0
     bench.supply.units.append(first)  # as if prefetched
-    assert bench.fetch.prefetched() == 1
+    assert len(bench.supply.units) == 1
     bench.supply.units.clear()
 
 
@@ -162,7 +162,7 @@ def test_quiet_gives_unstarted_units_back_in_order(bench: Bench) -> None:
         assert reserved is not None
         bench.supply.units.extend(reserved.units)
 
-    returned = bench.fetch.quiet()
+    returned = bench.coordinator.quiet()
     assert bench.pokes  # the manager is told to settle at once
     bench.fetch.flush_overdue()
 
@@ -221,7 +221,7 @@ def test_starvation_is_reported_when_wakeups_can_be_armed(bench: Bench, monkeypa
 
     def manage() -> None:
         while notified.wait(TIMEOUT_SECONDS) and not ended.is_set():
-            armed.append(bench.fetch.queues_to_arm())
+            armed.append(bench.coordinator.queues_to_arm())
             notified.clear()
 
     threading.Thread(target=manage, daemon=True).start()
@@ -238,7 +238,7 @@ def test_units_that_arrive_after_a_quiet_go_back_at_once(bench: Bench, monkeypat
     pokes: list[int] = []
 
     def become_quiet_and_receive(*arguments: Any) -> None:
-        bench.fetch.quiet()
+        bench.coordinator.quiet()
         pokes.append(bench.pokes)
         receive(*arguments)
 
@@ -277,11 +277,11 @@ class TestAhead:
         assert bench.inflight() == self.JOBS
 
     def test_the_process_is_not_certain_of_its_units_until_it_is_received(self, bench: Bench) -> None:
-        assert not bench.fetch.is_certain()
+        assert not bench.coordinator.is_certain()
 
         bench.receive_in_transit()
 
-        assert bench.fetch.is_certain()
+        assert bench.coordinator.is_certain()
 
     def test_the_manager_receives_it_when_nobody_needs_it(self, bench: Bench) -> None:
         wait_until(lambda: bench.inflight() > 50, "the batch to have run")
@@ -296,15 +296,15 @@ class TestAhead:
     def test_quiet_gives_it_back_with_the_rest_in_order(self, bench: Bench) -> None:
         wait_until(lambda: bench.inflight() > 50, "the batch to have run")
 
-        bench.fetch.quiet()
+        bench.coordinator.quiet()
 
         wait_until(lambda: bench.fetch.flush_overdue() is None, "everything to be given back")
         assert bench.inflight() == len(self.taken)
         assert bench.queued() == [f"{number:03}" for number in reversed(range(len(self.taken), self.JOBS))]
 
     def test_leaving_gives_it_back_as_well(self, bench: Bench) -> None:
-        bench.fetch.quiet()
-        bench.fetch.end()
+        bench.coordinator.quiet()
+        bench.coordinator.end()
 
         bench.fetch.leave([], 5.0)
 
@@ -353,7 +353,7 @@ class TestAhead:
 def test_a_quiet_process_settles_but_fetches_nothing_until_it_resumes(bench: Bench) -> None:
     bench.push("a", "b")
     first = bench.next()
-    bench.fetch.quiet()
+    bench.coordinator.quiet()
     got: list[bytes] = []
     thread = threading.Thread(target=lambda: got.append(bench.next(Settlement(first, Done())).payload), daemon=True)
     thread.start()
@@ -362,7 +362,7 @@ def test_a_quiet_process_settles_but_fetches_nothing_until_it_resumes(bench: Ben
     assert bench.queued() == ["b"]
     assert not bench.fetch.on_wakeup()
 
-    bench.fetch.resume()
+    bench.coordinator.resume()
     wait_until(lambda: got == [b"b"], "the next unit after resume")
 
 
@@ -434,7 +434,7 @@ def test_outcomes_are_kept_while_redis_is_away_and_settled_when_it_is_back(
     assert bench.inflight() == 1
     assert int(bench.store.call("GET", bench.store.keys.processed)) == 1
     assert bench.events.count("redis_lost") == 1
-    bench.fetch.end()
+    bench.coordinator.end()
 
 
 def test_leaving_puts_back_held_units_and_ends_the_membership(bench: Bench) -> None:
@@ -444,7 +444,7 @@ def test_leaving_puts_back_held_units_and_ends_the_membership(bench: Bench) -> N
     with bench.coordinator.lock:
         bench.supply.finished.append(Settlement(first, Done()))
 
-    bench.fetch.end()
+    bench.coordinator.end()
     bench.fetch.leave([], 5.0)
 
     assert second.payload == b"b"
@@ -460,7 +460,7 @@ def test_leaving_empties_wake_lists_also_while_the_epoch_is_in_doubt(bench: Benc
     with bench.store.borrowed() as connection:
         bench.engine.resync(connection, member, member.raised(), [])
 
-    bench.fetch.end()
+    bench.coordinator.end()
     bench.fetch.leave([], 5.0)
 
     assert bench.store.call("LRANGE", "queue:default", 0, -1) == [b"b", b"a"]
@@ -530,12 +530,12 @@ def test_a_sweep_leaves_it_to_a_reserve_whether_a_queue_still_rests(bench: Bench
     bench.store.call("SADD", "paused", "default")
     threading.Thread(target=bench.fetch.next, daemon=True).start()
     wait_until(lambda: bench.supply.demand == 1, "a parked processor")
-    assert bench.fetch.queues_to_arm() == []
+    assert bench.coordinator.queues_to_arm() == []
     bench.store.call("SREM", "paused", "default")
 
     bench.fetch.sweep()
 
-    wait_until(lambda: bench.fetch.queues_to_arm() == ["default"], "the queue to be listened to again")
+    wait_until(lambda: bench.coordinator.queues_to_arm() == ["default"], "the queue to be listened to again")
 
 
 def test_a_wakeup_sends_the_batch_at_once_and_the_woken_processor_receives_it(bench: Bench) -> None:
@@ -733,7 +733,7 @@ class TestSuspects:
             "the other processor to be idle",
         )
 
-        assert bench.fetch.queues_to_arm() == []
+        assert bench.coordinator.queues_to_arm() == []
         assert bench.queued() == ["second"]
-        bench.fetch.end()
+        bench.coordinator.end()
         other.join()

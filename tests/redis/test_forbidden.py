@@ -62,7 +62,7 @@ class Limited(Bench):
 def limited(store: Store, setup: Setup, redis_server: RedisServer) -> Iterator[Limited]:
     bench = Limited(redis_server, store, setup)
     yield bench
-    bench.fetch.end()
+    bench.coordinator.end()
     store.call("ACL", "DELUSER", USER)
 
 
@@ -109,7 +109,7 @@ def test_a_user_that_may_touch_no_queue_is_refused_as_a_whole(limited: Limited) 
 def test_leaving_empties_the_wake_lists_that_it_may_touch(limited: Limited) -> None:
     limited.admin.call("LPUSH", "kiq:wake:fine", "a")
 
-    limited.fetch.end()
+    limited.coordinator.end()
     limited.fetch.leave([], 5.0)
 
     assert limited.admin.call("LRANGE", "queue:fine", 0, -1) == [b"a"]

@@ -62,7 +62,7 @@ class Waiter(Bench):
 
     def flush(self, *settlements: Settlement) -> None:
         for each in settlements:
-            self.fetch.hand_in(each)
+            self.fetch.coordinator.hand_in(each)
         self.settle()
 
     def resync(self) -> None:
@@ -71,7 +71,7 @@ class Waiter(Bench):
         self.fetch._flush(batch)
 
     def close(self) -> None:
-        self.fetch.end()
+        self.fetch.coordinator.end()
         self.wakeups.close()
         self.wakeups.close_after_fork()
 
@@ -325,7 +325,7 @@ def test_a_stop_leaves_nothing(waiter: Waiter, store: Store) -> None:
     waiter.pushes()  # and nobody takes it in
     waiter.arm()
 
-    waiter.fetch.end()
+    waiter.coordinator.end()
     waiter.wakeups.close()
     waiter.fetch.leave([], 5.0, have_waits_ended=waiter.wakeups.have_ended)
     waiter.push("b")
@@ -423,7 +423,7 @@ def test_the_list_of_a_wait_that_was_killed_is_not_used_again(waiter: Waiter) ->
 
 
 def test_an_unused_list_is_kept_while_its_queue_is_paused(waiter: Waiter, store: Store) -> None:
-    spare = HandList("default", "00000002.h000000007", waiter.fetch.member.identity, waiter.fetch.generation)
+    spare = HandList("default", "00000002.h000000007", waiter.fetch.member.identity, waiter.knowledge.generation)
     waiter.wakeups._unused["default"] = spare
     store.call("SADD", "paused", "default")
 
@@ -473,7 +473,7 @@ def test_a_stop_whose_end_of_the_waits_is_not_confirmed_keeps_the_register(
         patch.setattr(Connection, "server_id", is_lost)
         with pytest.raises(ReplyLost):
             waiter.wakeups.end_on_server(5.0)
-    waiter.fetch.end()
+    waiter.coordinator.end()
     waiter.fetch.leave([], 5.0, have_waits_ended=waiter.wakeups.have_ended)
     waiter.push("a")
     wait_until(lambda: waiter.hand(wait.hand_list) == [b"a"], "the push to be moved")  # type: ignore[arg-type]

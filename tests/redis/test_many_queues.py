@@ -44,7 +44,7 @@ def bench(store: Store, setup: Setup, request: pytest.FixtureRequest) -> Iterato
     bench.fetch._order.learn(f"q{number}" for number in range(MANY_QUEUES))
     bench.fetch._order.drop_candidates(bench.fetch._order.weights)  # as if all had been asked
     yield bench
-    bench.fetch.end()
+    bench.coordinator.end()
 
 
 def drain(bench: Bench, taken: list[bytes]) -> None:
@@ -142,7 +142,7 @@ def test_leaving_empties_all_wake_lists_a_hundred_queues_at_a_time(
     for number in (0, MANY_QUEUES // 2, MANY_QUEUES - 1):
         store.call("LPUSH", f"kiq:wake:q{number}", str(number))
 
-    bench.fetch.end()
+    bench.coordinator.end()
     bench.fetch.leave([], 5.0)
 
     assert not store.call("KEYS", "kiq:wake:*")

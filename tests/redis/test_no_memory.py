@@ -81,7 +81,7 @@ class Worker(Bench):
 
     def close(self) -> None:
         self.manager.stopping.set()
-        self.fetch.end()
+        self.fetch.coordinator.end()
         assert self.processor.join(TIMEOUT_SECONDS)
 
 

@@ -73,7 +73,7 @@ class Life:
         self._supervisor.close()
         for each in self.made:
             each.stop()
-        self.parts.fetch.end()
+        self.parts.fetch.coordinator.end()
         for each in self.made:
             assert each.join(20.0)
         if self.parts.processors.loop is not None:

@@ -51,7 +51,7 @@ def slow(line: Proxy, store: Store) -> Iterator[Store]:
 def bench(slow: Store, setup: Setup) -> Iterator[Bench]:
     bench = Bench(slow, setup)
     yield bench
-    bench.fetch.end()
+    bench.coordinator.end()
     bench.fetch._connection.close()
 
 
@@ -163,7 +163,7 @@ def test_a_stop_settles_the_small_and_gives_back_what_the_line_has_no_time_for(b
             Settlement(units[2], Retry(b"c" * MAX_SMALL_OUTCOME_BYTES, 5.0)),
         ]
 
-    bench.fetch.end()
+    bench.coordinator.end()
     bench.fetch.leave([heavy], CALL_TIMEOUT_SECONDS)
 
     assert store.call("LRANGE", "queue:default", 0, -1) == [b"a"]

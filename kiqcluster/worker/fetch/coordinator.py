@@ -214,9 +214,9 @@ class FetchCoordinator:
         return self.batches.claim(own_demand, threading.current_thread().name)
 
     @locked
-    def abandon(self, flusher: str) -> None:
-        """End the batch of a flusher that is gone, if it has one: it cannot close it any more."""
-        if self.batches.abandon(flusher):
+    def abandon(self) -> None:
+        """End the batch that a crash of the calling service has left open; called when its thread has started again."""
+        if self.batches.abandon(threading.current_thread().name):
             self._discard_reply()
 
     def _report_starvation(self) -> None:
@@ -354,6 +354,11 @@ class FetchCoordinator:
         return [queue for queue in self._order.next_to_sweep(most) if queue not in forbidden]
 
     # the life of the process
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing more is reserved."""
+        return self.mode is not FetchMode.FETCHING
 
     @locked
     def quiet(self) -> int:

@@ -1,7 +1,7 @@
 """Fetch: takes units from Redis and brings their outcomes back, by rules R1 to R7 of docs/engine.md.
 
-Runs in: processor threads (`next`), the manager (`flush_overdue`, `on_wakeup`, `sweep`), the main thread (`quiet`,
-`resume`, `leave`).
+Runs in: processor threads (`next`), the manager (`flush_overdue`, `on_wakeup`, `sweep`), the main thread (`join`,
+`leave`).
 1. next        a finished unit's outcome in, the next unit out: no lock while units are at hand
 2. flush       one settle + reserve in one round trip, for everybody; at most one is open.  A processor that finds no
                unit flushes.  Under load, the one that finds few sends a batch ahead and runs its unit; the first one
@@ -18,7 +18,6 @@ holds.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
@@ -29,7 +28,7 @@ from kiqcluster.store import is_outage
 from kiqcluster.store.engine.engine import NO_PERMISSION, Engine
 from kiqcluster.store.engine.units import Exchange, Member, Refusals, Reserved, Settlement, Unit
 from kiqcluster.store.engine.wait_lists import MAX_COMMANDS, MAX_QUEUES, forget_hands
-from kiqcluster.worker.fetch.batch import Batch, FetchMode
+from kiqcluster.worker.fetch.batch import Batch
 from kiqcluster.worker.fetch.coordinator import FetchCoordinator
 from kiqcluster.worker.fetch.hand_lists import HandList, HandLists
 from kiqcluster.worker.fetch.in_flight import (
@@ -51,8 +50,9 @@ MAX_SWEPT_QUEUES = MAX_QUEUES * MAX_COMMANDS  # that one sweep asks, in one roun
 class ReliableFetch:
     """Reserves units and settles them.
 
-    All threads of a worker share it.  `_coordinator` guards what they share; the connection, the call number and the
-    counters of round trips belong to the thread that flushes, one at a time.
+    All threads of a worker share it.  `coordinator` guards what they share, and they tell and ask it directly where
+    there is no round trip to make.  The connection, the call number and the counters of round trips belong to the
+    thread that flushes, one at a time.
     on_member: called with a new membership before its first reserve.  wake_manager: from any thread.
     """
 
@@ -74,8 +74,8 @@ class ReliableFetch:
         self._order = order
         self._connection = engine.store.connection(trust=TRUSTED_SECONDS)
         self._in_flight = InFlight(lowest_limit((runtime.config.max_retries_after_interruption, *death_limits)))
-        self._coordinator = FetchCoordinator(order, self._in_flight, runtime.clock, wake_manager, processors)
-        self._membership = Membership(engine, new_member, on_member, self._coordinator.ended)
+        self.coordinator = FetchCoordinator(order, self._in_flight, runtime.clock, wake_manager, processors)
+        self._membership = Membership(engine, new_member, on_member, self.coordinator.ended)
         self._on_rejoined = on_rejoined
         self.hand_lists = HandLists(engine, runtime.clock, runtime.config.recover_after)
         self._health = RedisHealth(runtime)
@@ -95,26 +95,14 @@ class ReliableFetch:
 
         No lock and no round trip while more than a few units are at hand.
         """
-        unit = self._coordinator.take_at_hand(finished)
+        unit = self.coordinator.take_at_hand(finished)
         while unit is None:
-            taken = self._coordinator.take_or_wait()
+            taken = self.coordinator.take_or_wait()
             if not isinstance(taken, Batch):
                 return taken
-            self._flush(taken, ahead=bool(self._coordinator.supply.units))
-            unit = self._coordinator.take_at_hand()
+            self._flush(taken, ahead=bool(self.coordinator.supply.units))
+            unit = self.coordinator.take_at_hand()
         return unit
-
-    def abandon(self) -> None:
-        """End the batch that a crash of the calling service has left open; called when its thread has started again."""
-        self._coordinator.abandon(threading.current_thread().name)
-
-    def hand_in(self, finished: Settlement) -> None:
-        """Hand an outcome in, from a thread that asks for no other unit.  Never waits."""
-        self._coordinator.hand_in(finished)
-
-    def units_ahead(self) -> list[Unit]:
-        """Return units at hand that are next, each with a processor that waits beside it; none where jobs are long."""
-        return self._coordinator.supply.units_ahead()
 
     # the manager
 
@@ -124,7 +112,7 @@ class ReliableFetch:
         long_running: queues of jobs that have run for long.  Returns the seconds until the next check; None if the
         manager need not check before it is woken.
         """
-        batch, seconds = self._coordinator.check_overdue(long_running)
+        batch, seconds = self.coordinator.check_overdue(long_running)
         if batch is not None:
             self._flush(batch)
         return seconds
@@ -135,22 +123,17 @@ class ReliableFetch:
         queue: the one with a push; None if any may have work.  After a push the batch is sent at once, and the
         processor that is woken receives the reply: it wakes while Redis works.
         """
-        is_wanted, batch = self._coordinator.on_wakeup(queue)
+        is_wanted, batch = self.coordinator.on_wakeup(queue)
         if batch is not None:
             self._flush(batch, ahead=True)
         return is_wanted
-
-    @property
-    def generation(self) -> int:
-        """Which generation of hand lists is believed: a resync begins a new one."""
-        return self._coordinator.knowledge.generation
 
     def register_hand_lists(self, waits: Mapping[str, tuple[int, HandList | None]]) -> dict[str, HandList]:
         """Return queue → the hand list for its next push, for the queues where that is allowed.
 
         waits: see HandLists.register.  None is allowed if Redis refuses our keys.  One round trip.  Raises StoreError.
         """
-        generation, member = self._coordinator.knowledge.generation, self.member
+        generation, member = self.coordinator.knowledge.generation, self.member
         try:
             registered = self.hand_lists.register(member, generation, waits) if waits else {}
         except RedisRefused as error:  # a key of a wrong type, or an ACL: wake lists do without these keys
@@ -161,7 +144,7 @@ class ReliableFetch:
         if waits:
             self._hands_health.on_nothing_refused()
         if registered is None:
-            self.mark_uncertain()  # others have recovered this process
+            self.coordinator.mark_uncertain()  # others have recovered this process
         return registered or {}
 
     def on_push(self, hand_list: HandList, payload: bytes | None, *, has_ended: bool = False) -> None:
@@ -171,10 +154,10 @@ class ReliableFetch:
         """
         if payload is not None:
             unit = Unit(hand_list.queue, payload, hand_list.token, hand_list.identity, is_in_hand=True)
-            if self._coordinator.on_push(unit, hand_list.generation):
+            if self.coordinator.on_push(unit, hand_list.generation):
                 return
         self.hand_lists.give_up(hand_list, has_ended=has_ended)
-        self._coordinator.mark_uncertain()
+        self.coordinator.mark_uncertain()
 
     def look_into_hand_lists(self) -> None:
         """Have units put back that a late command has moved to a list that was given up.
@@ -183,7 +166,7 @@ class ReliableFetch:
         """
         try:
             if self.hand_lists.look(self.member.identity):
-                self._coordinator.mark_uncertain()
+                self.coordinator.mark_uncertain()
         except StoreError:
             return  # it looks again
 
@@ -193,13 +176,13 @@ class ReliableFetch:
         It asks MAX_SWEPT_QUEUES queues; the next sweeps ask the others.  Only a reserve can tell whether a queue still
         rests, what Redis still refuses, and for how long it is away.
         """
-        if not self._coordinator.is_sweep_wanted():
+        if not self.coordinator.is_sweep_wanted():
             return
-        coordinator = self._coordinator
+        coordinator = self.coordinator
         is_reserve_wanted = bool(coordinator.knowledge.excluded.resting or coordinator.knowledge.is_refused)
         if not is_reserve_wanted or len(self._order.weights) > MAX_QUEUES:
             try:
-                found = self._engine.find_work(self._coordinator.queues_to_sweep(MAX_SWEPT_QUEUES))
+                found = self._engine.find_work(self.coordinator.queues_to_sweep(MAX_SWEPT_QUEUES))
             except StoreError:
                 is_reserve_wanted = True
             else:
@@ -212,12 +195,8 @@ class ReliableFetch:
 
     def return_forgotten(self, running: Iterable[Unit]) -> None:
         """Put back units that crashed threads have left behind.  running: those that processors have."""
-        if count := self._coordinator.return_forgotten(running):
+        if count := self.coordinator.return_forgotten(running):
             self._runtime.trouble("units", KiqError(f"{count} units of crashed threads go back to their queues"))
-
-    def queues_to_arm(self) -> list[str]:
-        """Return the queues whose pushes should wake this process: none unless somebody waits for units."""
-        return self._coordinator.queues_to_arm()
 
     def return_to_queue(self, queues: Sequence[str]) -> None:
         """Put back the payloads of wakeups that came while nobody waited; this wakes the next process."""
@@ -240,23 +219,7 @@ class ReliableFetch:
     @property
     def is_connected(self) -> bool:
         """Whether the last batch reached Redis, and was not refused as a whole."""
-        return self._health.is_reachable and not self._coordinator.knowledge.is_refused
-
-    @property
-    def is_quiet(self) -> bool:
-        return self._coordinator.mode is not FetchMode.FETCHING
-
-    def quiet(self) -> int:
-        """Fetch no more; put unstarted units back at once, in order.  Returns their number."""
-        return self._coordinator.quiet()
-
-    def resume(self) -> None:
-        """Fetch again."""
-        self._coordinator.resume()
-
-    def mark_uncertain(self) -> None:
-        """Resync before the next batch: Redis may hold other units for this process (a fail-over, a check)."""
-        self._coordinator.mark_uncertain()
+        return self._health.is_reachable and not self.coordinator.knowledge.is_refused
 
     def running(self) -> int:
         """Return the number of units that are held: running, or finished and not yet settled.
@@ -264,22 +227,6 @@ class ReliableFetch:
         Those whose outcome Redis refuses do not count: nobody need wait for them.
         """
         return len(self._in_flight) - len(self._in_flight.refused)
-
-    def prefetched(self) -> int:
-        """Return the number of units that wait here for a processor."""
-        return len(self._coordinator.supply.units)
-
-    def is_drained(self) -> bool:
-        """Return whether the last reserve found the queues empty, or at rest, and nothing is held."""
-        return self._coordinator.is_drained()
-
-    def is_certain(self) -> bool:
-        """Return whether every unit that Redis holds for this process is known: no batch is open, no reply was lost."""
-        return self._coordinator.is_certain()
-
-    def end(self) -> None:
-        """Let every processor end when it asks for its next unit."""
-        self._coordinator.end()
 
     def leave(
         self,
@@ -327,22 +274,22 @@ class ReliableFetch:
             self._settle_one_by_one(batch.settlements, error)
         except BaseException:  # raised in this thread from outside; whether anything was sent is not known
             self.has_crashed = True
-            self._coordinator.on_failure(batch.settlements, is_lost=True)
+            self.coordinator.on_failure(batch.settlements, is_lost=True)
             raise
         finally:
             if is_left:
-                self._coordinator.leave_in_transit(batch)
+                self.coordinator.leave_in_transit(batch)
             else:
                 self.progress += 1
-                following = self._coordinator.close(batch, went_well=went_well)
+                following = self.coordinator.close(batch, went_well=went_well)
         if following is not None:
             self._flush(following, ahead=True)
 
     def _send(self, batch: Batch, *, ahead: bool) -> None:
         """Build a batch and send it, unless it would do nothing."""
-        if self._coordinator.knowledge.is_uncertain:
+        if self.coordinator.knowledge.is_uncertain:
             self._resync()
-        if not self._coordinator.build_request(batch, ahead=ahead):
+        if not self.coordinator.build_request(batch, ahead=ahead):
             return
         self._call += 1
         now = self._runtime.clock.now()
@@ -385,27 +332,27 @@ class ReliableFetch:
             return
         if reserved.refusal:
             self._health.on_refusal("a reserve", reserved.refusal)
-        self._coordinator.on_reply(reserved, batch)
+        self.coordinator.on_reply(reserved, batch)
 
     def _confirm(self, units: Iterable[Unit]) -> bool:
         """Ask Redis whether this process still holds units whose reply took long; return whether it does.
 
         A slow line and a freeze of this process look the same, and in a freeze others may have recovered it.
         """
-        self._coordinator.discard_reply()  # until Redis has answered
+        self.coordinator.discard_reply()  # until Redis has answered
         asked_at = self._now()
         if not self._membership.resync(self._connection, [*self._in_flight.tokens, *(unit.token for unit in units)]):
             self._rejoin()
             return False
         if self._now() > asked_at + self._max_reply_seconds:  # it may have been recovered after that answer
             return False
-        self._coordinator.on_resynced()
+        self.coordinator.on_resynced()
         return True
 
     def _find_forbidden(self, queues: Iterable[str]) -> bool:
         """Find the queues that Redis forbids, since one of them refuses a whole reserve; return whether any is."""
         forbidden = self._engine.forbidden_queues(self._connection, self.member, queues)
-        if forbidden and self._coordinator.on_forbidden(forbidden):
+        if forbidden and self.coordinator.on_forbidden(forbidden):
             self._health.on_refusal("a reserve", "; ".join(forbidden.values()))
         return bool(forbidden)
 
@@ -413,12 +360,12 @@ class ReliableFetch:
 
     def _keep_refused(self, settlements: list[Settlement], refusals: Refusals) -> None:
         self._health.on_refusal("an outcome", next(iter(refusals.values())))
-        self._coordinator.on_refused(settlements, refusals)
+        self.coordinator.on_refused(settlements, refusals)
 
     def _settle_one_by_one(self, settlements: list[Settlement], error: Exception) -> None:
         """Settle outcomes alone that cannot be sent together; one that cannot be sent at all stays held."""
         self._health.on_refusal("a batch", repr(error))
-        self._coordinator.discard_reply()
+        self.coordinator.discard_reply()
         for number, settlement in enumerate(settlements):
             try:
                 self._engine.settle(self._connection, [settlement], self._runtime.clock.now())
@@ -433,13 +380,13 @@ class ReliableFetch:
 
     def _on_outage(self, error: StoreError, settlements: list[Settlement]) -> None:
         """Keep the outcomes, wait a little.  A settle may be sent again; a reserve never is (R3, R4)."""
-        self._coordinator.on_failure(settlements, is_lost=isinstance(error, ReplyLost))
+        self.coordinator.on_failure(settlements, is_lost=isinstance(error, ReplyLost))
         self._health.on_error("a batch", error)
-        self._health.pause(self._coordinator.ended)
+        self._health.pause(self.coordinator.ended)
 
     def _resync(self) -> None:
         if self._membership.resync(self._connection, self._in_flight.tokens):
-            self._coordinator.on_resynced()
+            self.coordinator.on_resynced()
         else:
             self._rejoin()
 
@@ -447,7 +394,7 @@ class ReliableFetch:
         """Go on under a new identity: others have the units that were held, and their outcomes change nothing."""
         old = self.member
         if self._membership.rejoin(self._connection):
-            self._coordinator.reset()
+            self.coordinator.reset()
             self._on_rejoined()
             self._runtime.events.emit("worker_fenced", old=old.identity, new=self.member.identity)
 

@@ -47,7 +47,7 @@ class Manager(Service):
         self._clock = clock
         self._next_sweep = 0.0
         self._forgotten_look_at = self._forgotten_until = -inf
-        self._generation = fetch.generation
+        self._generation = fetch.coordinator.knowledge.generation
 
     def start(self) -> None:
         """Start the loop, then the processors: few of these are of use, but none is without the loop."""
@@ -56,7 +56,7 @@ class Manager(Service):
             service.start()
 
     def run(self) -> None:
-        self._fetch.abandon()
+        self._fetch.coordinator.abandon()
         try:
             while not self.stopping.is_set():
                 self._replace_dead()
@@ -67,7 +67,7 @@ class Manager(Service):
         except BaseException:
             # The service starts again.  A push may have been read and not taken in, and waits may have brought others.
             self._on_pushes(self._wakeups.drop_hand_waits())
-            self._fetch.mark_uncertain()
+            self._fetch.coordinator.mark_uncertain()
             self._expect_forgotten()
             raise
         finally:
@@ -90,7 +90,7 @@ class Manager(Service):
 
         At most one for each thread: Redis may take long to take back what was fetched ahead.
         """
-        return min(self.held(), self._processors.places()) if self._fetch.is_quiet else self.busy()
+        return min(self.held(), self._processors.places()) if self._fetch.coordinator.is_quiet else self.busy()
 
     def end_waits(self, seconds: float) -> bool:
         """Wait for the loop to end, and end the waits for pushes that it leaves; return whether none is left.
@@ -127,7 +127,7 @@ class Manager(Service):
             loop.start()
         if self._fetch.has_crashed:
             self._expect_forgotten()
-            self._fetch.mark_uncertain()  # so that another batch comes, which sends its outcomes again
+            self._fetch.coordinator.mark_uncertain()  # so that another batch comes, which sends its outcomes again
             self._fetch.has_crashed = False
 
     def _expect_forgotten(self) -> None:
@@ -142,11 +142,12 @@ class Manager(Service):
             self._fetch.return_forgotten(held)
 
     def _arm(self) -> None:
-        if self._generation != self._fetch.generation:  # the replies of older waits are not believed
-            self._generation = self._fetch.generation
+        generation = self._fetch.coordinator.knowledge.generation
+        if self._generation != generation:  # the replies of older waits are not believed
+            self._generation = generation
             self._on_pushes(self._wakeups.drop_hand_waits())
         try:
-            self._wakeups.arm(self._fetch.queues_to_arm(), self._fetch.register_hand_lists)
+            self._wakeups.arm(self._fetch.coordinator.queues_to_arm(), self._fetch.register_hand_lists)
             if unconfirmed := self._wakeups.unconfirmed():
                 paused = self._fetch.hand_lists.paused(unconfirmed)
                 self._wakeups.confirm(unconfirmed)

@@ -50,7 +50,7 @@ class Processor(Service):
 
     def run(self) -> None:
         self._running_jobs.thread(self.number, get_native_id())
-        self._fetch.abandon()
+        self._fetch.coordinator.abandon()
         while (unit := self._fetch.next(self._finished)) is not None:
             self._finished = finished = Settlement(unit, REQUEUE)  # now: after the run there may be no memory for it
             try:
@@ -59,7 +59,7 @@ class Processor(Service):
                 elif finished.outcome is REQUEUE and self._async_jobs is not None:
                     self._await_place(finished, self._async_jobs)
             except BaseException:  # this thread ends, for want of memory perhaps; its unit does not wait
-                self._fetch.hand_in(finished)
+                self._fetch.coordinator.hand_in(finished)
                 raise
         self._finished = None
 
@@ -87,7 +87,7 @@ class Processor(Service):
     def _await_place(self, settlement: Settlement, async_jobs: AsyncJobs) -> None:
         """Hand a unit in for which the event loop has no place, and take no other one until there is one."""
         if async_jobs.places.is_full():
-            self._fetch.hand_in(settlement)
+            self._fetch.coordinator.hand_in(settlement)
             self._finished = None
             async_jobs.places.wait()
 

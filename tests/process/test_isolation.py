@@ -195,10 +195,17 @@ def test_a_board_tells_what_ran_when_a_process_died(stage: Stage) -> None:
 def held(pid: int) -> dict[tuple[int, int], str]:
     """Return the open files of a process beside its standard streams: what tells a file from others → its kind.
 
-    A folder that a process lists at the moment is not among them: it is open in one look, and closed in another.
+    A folder that the process lists at the moment is not among them: it is closed soon.
     """
-    looks = [opened(pid) for _ in range(5)]
-    return {key: kind for key, kind in looks[0].items() if all(key in look for look in looks)}
+    found: dict[tuple[int, int], str] = {}
+
+    def lists_no_folder() -> bool:
+        nonlocal found
+        found = opened(pid)
+        return not any(Path(kind).is_dir() for kind in found.values())
+
+    wait_until(lists_no_folder, "the process to hold no folder", 60)
+    return found
 
 
 def opened(pid: int) -> dict[tuple[int, int], str]:

@@ -45,7 +45,8 @@ PIECES = 8  # of work in each round, for the job of limited capacity
 LONG_MS = 400  # of a job that still runs when its page is pushed again
 MAX_PAUSE_SECONDS = 0.004  # between pushes
 SHORT_FREEZE_SECONDS = 0.3  # much less than after what others recover a process
-RECOVER_AFTER_SECONDS = 2.0  # silence_timeout is off, for a supervisor would kill what is frozen
+# silence_timeout is off, for a supervisor would kill what is frozen.  A busy machine starves a worker for two seconds.
+RECOVER_AFTER_SECONDS = 4.0
 OUTAGE_SECONDS = 1.2 * RECOVER_AFTER_SECONDS
 OVERRIDE_SECONDS = 1.0
 THREADS = 4  # of each of four workers

@@ -41,10 +41,15 @@ Endpoint = tuple[str, int]  # host and port
 Ask = Callable[[Node, str], Endpoint | None]  # how to connect to a sentinel, a service's name → where the primary is
 
 CLUSTER_NODE = "cluster_node"  # key of a Node of a Redis Cluster: a function to call when it does not have the slot
-# No CLIENT SETINFO, by the keywords of the newest redis-py and of version 6: Redis 7.0 has no right to it.  Nor does
-# each connection look redis-py's version up, for which it would read and parse a file.
+# No CLIENT SETINFO, by the keywords of redis-py since 7.2 and of earlier versions: Redis 7.0 has no right to it.  Nor
+# does each connection look redis-py's version up, for which it would read and parse a file.  An empty DriverInfo, since
+# 7.2 to 7.4 read None as the default one.
 HAS_DRIVER_INFO = hasattr(redis_connection, "DriverInfo")
-NO_CLIENT_INFO: Node = {"driver_info": None} if HAS_DRIVER_INFO else {"lib_name": None, "lib_version": None}
+NO_CLIENT_INFO: Node = (
+    {"driver_info": redis_connection.DriverInfo(name="", lib_version="")}
+    if HAS_DRIVER_INFO
+    else {"lib_name": None, "lib_version": None}
+)
 PRIMARY_ONLY = "primary_only"  # key of a Node: connect to it only if it is a primary
 ESCAPE_HELP = "in a password, write / ? # @ : % as %2F %3F %23 %40 %3A %25"
 DEFAULT_SENTINEL_PORT = 26_379  # for an address without a port

@@ -44,11 +44,9 @@ CLUSTER_NODE = "cluster_node"  # key of a Node of a Redis Cluster: a function to
 # No CLIENT SETINFO, by the keywords of redis-py since 7.2 and of earlier versions: Redis 7.0 has no right to it.  Nor
 # does each connection look redis-py's version up, for which it would read and parse a file.  An empty DriverInfo, since
 # 7.2 to 7.4 read None as the default one.
-HAS_DRIVER_INFO = hasattr(redis_connection, "DriverInfo")
+DRIVER_INFO: Any = getattr(redis_connection, "DriverInfo", None)
 NO_CLIENT_INFO: Node = (
-    {"driver_info": redis_connection.DriverInfo(name="", lib_version="")}
-    if HAS_DRIVER_INFO
-    else {"lib_name": None, "lib_version": None}
+    {"driver_info": DRIVER_INFO(name="", lib_version="")} if DRIVER_INFO else {"lib_name": None, "lib_version": None}
 )
 PRIMARY_ONLY = "primary_only"  # key of a Node: connect to it only if it is a primary
 ESCAPE_HELP = "in a password, write / ? # @ : % as %2F %3F %23 %40 %3A %25"

@@ -80,17 +80,21 @@ def _item(text: str) -> str:
 def changelog_with(changelog: str, new: str) -> str:
     """Return the changelog with a new section before the earlier ones.  Raises Refused if its head was changed.
 
-    A section of the same version whose heading has no date was written ahead of the release: it gets the date, and the
-    entries of the new one follow its own.
+    A section whose heading has no date was written ahead of its release.  The release of that version gives it the
+    date, and the new entries follow its own; until then it stays first, before the sections of its candidates.
     """
     head, found, rest = changelog.partition(ENTRIES)
     if not found:
         raise Refused(f"CHANGELOG.md lacks the line {ENTRIES!r}, below which sections are added")
     earlier = rest.strip()
     heading, _, entries = new.partition("\n")
-    if earlier.startswith(f"{heading.partition(' (')[0]}\n"):
-        written, mark, earlier = earlier.partition("\n## ")
-        written = written.partition("\n")[2].rstrip()
-        new = f"{heading}\n{written}\n{entries}"
+    version = heading.partition(" (")[0]
+    if earlier.startswith(f"{version.partition('rc')[0]}\n"):
+        ahead, mark, earlier = earlier.partition("\n## ")
         earlier = mark.strip("\n") + earlier
+        if "rc" in version:
+            new = f"{ahead.rstrip()}\n\n{new}"
+        else:
+            _, _, written = ahead.partition("\n")
+            new = f"{heading}\n{written.rstrip()}\n{entries}"
     return f"{head}{ENTRIES}\n\n{new}" + (f"\n{earlier}\n" if earlier else "")

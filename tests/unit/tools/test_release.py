@@ -95,6 +95,17 @@ class TestChangelog:
 
         assert done.endswith("\n\n## 0.2.0 (y)\n\nThe text.\n\n### Added\n\n- More.\n\n## 0.1.0 (x)\n")
 
+    def test_a_section_that_was_written_ahead_stays_first_while_there_are_candidates(self) -> None:
+        text = f"# Changelog\n\n{ENTRIES}\n\n## 0.2.0\n\nThe text.\n\n## 0.1.0 (x)\n"
+
+        for version in ("0.2.0rc1 (a)", "0.2.0rc2 (b)", "0.2.0 (c)"):
+            text = changelog_with(text, f"## {version}\n\n- Of {version}.\n")
+
+        assert text.endswith(
+            "\n\n## 0.2.0 (c)\n\nThe text.\n\n- Of 0.2.0 (c).\n\n## 0.2.0rc2 (b)\n\n- Of 0.2.0rc2 (b).\n"
+            "\n## 0.2.0rc1 (a)\n\n- Of 0.2.0rc1 (a).\n\n## 0.1.0 (x)\n"
+        )
+
     def test_a_changelog_without_its_head_is_refused(self) -> None:
         with pytest.raises(Refused, match="lacks the line"):
             changelog_with("# Changelog\n", "## 0.2.0 (x)\n")

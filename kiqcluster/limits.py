@@ -112,8 +112,8 @@ class ConcurrentLimit(RateLimit):
 
         It looks after 50 ms, and then ever less often, at most about once a second.  Raises OverLimit, which defers
         the job, when there is none in time or the process stops; UsageError outside of a worker's jobs, and in a
-        process that one has forked; Interrupted when others have recovered the job; StoreError.  Nothing happens in a
-        test whose jobs stay in memory.
+        process that one has forked, unless the job has the place around the fork; Interrupted when others have
+        recovered the job; StoreError.  Nothing happens in a test whose jobs stay in memory.
         """
         if not self.name:
             raise UsageError('a limit inside of a job needs a name: limits.concurrent(…, name="crm")')
@@ -168,13 +168,13 @@ class ConcurrentLimit(RateLimit):
 class HeldPlaces:
     """The places in concurrent limits that a running job has, one of each name: name → how deep its blocks are nested.
 
-    lock: so that threads of a job neither take nor leave a place twice.  pid: of the worker; a process that the job
-    forks has no places.
+    lock: so that threads of a job neither take nor leave a place twice.
+
+    A process that the job forks takes and leaves no place; within those of the job, it may enter further blocks.
     """
 
     depths: dict[str, int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    pid: int = field(default_factory=os.getpid)
 
     def keep(self, name: str) -> None:
         """Note a place that the job has until it ends."""
@@ -183,7 +183,9 @@ class HeldPlaces:
     def take(self, running: JobContext, limit: ConcurrentLimit) -> str:
         """Take a place, or enter a further block of one; return the answer of `take_place`.  Raises UsageError."""
         assert running.held is not None, "a worker runs it"
-        if self.pid != os.getpid():
+        if _is_forked(running):  # without the lock, which another thread may have had at the time of the fork
+            if limit.name in self.depths:
+                return "GO"
             raise UsageError(
                 f"a process that a job has forked gets no place in {limit.name}: its worker would not know of it, and "
                 "not give it back; enter the limit in the job, around the fork"
@@ -198,7 +200,7 @@ class HeldPlaces:
     def leave(self, running: JobContext, name: str) -> None:
         """Leave a block; with the last one, the place."""
         assert running.held is not None, "a worker runs it"
-        if self.pid != os.getpid():
+        if _is_forked(running):
             return
         with self.lock:
             self.depths[name] = depth = self.depths.get(name, 0) - 1
@@ -217,6 +219,11 @@ def has_promised(name: str, payload: Payload) -> bool:
         return False
     names = payload.get(PROMISED_BY)
     return isinstance(names, list) and name in names
+
+
+def _is_forked(running: JobContext) -> bool:
+    """Return whether this process is one that the job has forked, and not its worker."""
+    return running._pid != os.getpid()
 
 
 def places_of(running: JobContext) -> HeldPlaces:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -69,6 +70,7 @@ class JobContext:
     _is_fenced: Callable[[str], bool] = field(default_factory=lambda: _not_fenced)
     # Its unit, and the Redis that has it.
     held: tuple[Any, Store] | None = field(default_factory=lambda: None, repr=False)
+    _pid: int = field(default_factory=os.getpid, repr=False)  # of the worker, also in a process that the job forks
     is_asked_to_stop: bool = field(default=False, init=False)
     cancelled_by: str = field(default="", init=False, repr=False)  # "cancelled" or "task", once somebody has done so
     passed_on: Mapping[str, JSON] | None = field(default=None, init=False, repr=False)  # kept by features/payload

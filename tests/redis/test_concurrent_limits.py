@@ -57,6 +57,23 @@ def is_all_free(store: Store) -> bool:
     return not store.call("KEYS", "kiq:held:*") and not store.call("KEYS", "kiq:rate:*:running")
 
 
+ENTERED, REFUSED, FAILED = range(3)
+
+
+def exit_code_of_a_fork(limit: ConcurrentLimit) -> int:
+    """Return whether a process that is forked here may enter a block."""
+    if (pid := os.fork()) == 0:
+        code = FAILED
+        try:
+            with limit:
+                code = ENTERED
+        except UsageError:
+            code = REFUSED
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 class TestOption:
     @pytest.fixture
     def sync(self, registry: Registry, worker: Worker) -> Any:
@@ -170,19 +187,32 @@ class TestInsideOfAJob:
 
         assert isinstance(worker.run(), Done)
 
-    def test_a_process_that_the_job_forks_gets_no_place(self, worker: Worker, block: Any, store: Store) -> None:
-        """The worker would not know of it, and its end would not give it back."""
+    @pytest.mark.parametrize("is_first", [True, False])
+    def test_a_process_that_the_job_forks_gets_no_place(
+        self, worker: Worker, registry: Registry, store: Store, is_first: bool
+    ) -> None:
+        """The worker would not know of it, and its end would not give it back: also where the job has no place yet."""
+
+        @job(name="forks")
+        def forks() -> None:
+            if not is_first:
+                with CRM:
+                    pass
+            assert exit_code_of_a_fork(limits.concurrent(5, name=OTHER)) == REFUSED
+
+        forks.perform_async()
+
+        assert isinstance(worker.run(), Done)
+        assert is_all_free(store)
+
+    def test_a_process_that_the_job_forks_is_within_the_places_of_the_job(
+        self, worker: Worker, block: Any, store: Store
+    ) -> None:
+        """Its further blocks take nothing, and their ends give nothing back."""
 
         def fork(_: str) -> None:
-            if (pid := os.fork()) == 0:
-                try:
-                    with limits.concurrent(5, name=OTHER):
-                        os._exit(1)
-                except UsageError:
-                    os._exit(0)
-                finally:
-                    os._exit(2)
-            assert os.waitpid(pid, 0)[1] == 0
+            assert exit_code_of_a_fork(CRM) == ENTERED
+            assert len(running(store)) == 1
 
         worker.during = fork
         block.perform_async("a")

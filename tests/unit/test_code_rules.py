@@ -105,6 +105,7 @@ MAY_HAVE_MORE_FIELDS = {
     "worker/parts.py:Parts": "each field is one part of a worker",
     "supervisor/supervisor.py:Supervisor": "makes the parts of the process, and each field is one part",
     "supervisor/cluster/state.py:ClusterState": "the state of the whole cluster, which pages and metrics read",
+    "process/job_context.py:JobContext": "a field for each thing that is known of a run, without a further object",
     "process/config.py:Config": "a field for each setting",
     "application/options.py:JobOptions": "a field for each option of a job",
     "contrib/celery/declare.py:TaskOptions": "a field for each option of a task of Celery",

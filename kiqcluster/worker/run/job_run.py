@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -77,6 +78,7 @@ class Reader:
         self._stopping = stopping
         self._is_fenced = is_fenced
         self._store = store
+        self._pid = os.getpid()  # of the worker: made after its fork
 
     def begin(self, run: JobRun) -> ReadJob:
         """Return the job of a run, which knows it and its context from here on.  Raises MalformedPayload."""
@@ -85,7 +87,7 @@ class Reader:
         name, definition = self._registry.find(payload)
         job = ReadJob(unit, payload, name, definition, self._stacks.server_of(definition, payload))
         run.context = JobContext(
-            payload, unit.queue, name, self._stopping, unit.identity, self._is_fenced, (unit, self._store)
+            payload, unit.queue, name, self._stopping, unit.identity, self._is_fenced, (unit, self._store), self._pid
         )
         run.job = job  # last: another thread that sees it has the context as well
         return job

@@ -239,6 +239,7 @@ def beat(stage: Stage, size: Size, now: float) -> None:
         pipeline.hset(
             f"{identity}:work", mapping={f"t{each}": json.dumps({**run, "run_at": int(now)}) for each in (1, 2)}
         )
+        pipeline.expire(identity, 3_600)  # without one, it is no process
         pipeline.sadd("processes", identity)
     pipeline.execute()
 

@@ -363,7 +363,7 @@ def summaries(*, store: Store | None = None, clock: Clock = CLOCK) -> list[Queue
     )
     names = sorted({name.decode(errors="replace") for name in (*pushed, *paused)})
     commands = [command for name in names for command in summary_commands(keys, name)]
-    processes = [("HGET", keys.process(identity.decode(errors="replace")), "info") for identity in identities]
+    processes = process_registry.field_commands(keys, [each.decode(errors="replace") for each in identities], "info")
     replies = shard.read_each([*commands, *processes]) if commands or processes else []
     now, served = clock.now(), _served(replies[len(commands) :])
     return [
@@ -388,8 +388,8 @@ def read_summary(name: str, replies: Sequence[Reply], now: float, *, is_paused: 
 def _served(replies: Sequence[Reply]) -> dict[str, int]:
     """Return queue → number of processes that fetch from it, from what these say about themselves."""
     counts: dict[str, int] = {}
-    for info in replies:
-        for name in process_registry.served_queues(info if isinstance(info, bytes) else None):
+    for info in process_registry.live_fields(replies):
+        for name in process_registry.served_queues(info):
             counts[name] = counts.get(name, 0) + 1
     return counts
 

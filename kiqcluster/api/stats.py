@@ -11,6 +11,7 @@ from typing import Any
 
 from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.api.records import JobRecord
+from kiqcluster.control import process_registry
 from kiqcluster.errors import UsageError
 from kiqcluster.process.clock import Clock
 from kiqcluster.store import Store
@@ -78,8 +79,8 @@ class Stats:
         keys = store.keys
         oldest = [("LINDEX", keys.wake(DEFAULT_QUEUE), -1), ("LINDEX", keys.queue(DEFAULT_QUEUE), -1)]
         sizes = [("LLEN", key) for name in names for key in (keys.queue(name), keys.wake(name))]
-        busy = [("HGET", keys.process(identity), "busy") for identity in identities]
-        replies = store.read_each([*oldest, *sizes, *busy], MAX_PER_ROUND_TRIP)
+        busy = process_registry.field_commands(keys, identities, "busy")
+        replies = store.read_each([*oldest, *sizes, *busy], 2 * MAX_PER_ROUND_TRIP)
         rung, waiting = replies[:2]
         raw = rung if isinstance(rung, bytes) else waiting
         self.default_queue_latency = JobRecord(raw).latency(now) if isinstance(raw, bytes) else 0.0
@@ -87,7 +88,7 @@ class Stats:
         queues = {name: counts[2 * at] + counts[2 * at + 1] for at, name in enumerate(names)}
         self.queues = dict(sorted(queues.items(), key=lambda pair: (-pair[1], pair[0])))
         self.enqueued = sum(counts)
-        live = [reply for reply in replies[2 + len(sizes) :] if isinstance(reply, bytes)]
+        live = [each for each in process_registry.live_fields(replies[2 + len(sizes) :]) if each is not None]
         self.processes_size, self.workers_size = len(live), sum(map(_count, live))
 
     @staticmethod

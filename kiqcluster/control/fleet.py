@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kiqcluster.control.process_registry import MAX_PER_ROUND_TRIP, read_object, served_queues
+from kiqcluster.control.process_registry import (
+    MAX_PER_ROUND_TRIP,
+    field_commands,
+    live_fields,
+    read_object,
+    served_queues,
+)
 from kiqcluster.store import Store
 
 __all__ = ["Fleet", "read_fleet"]
@@ -52,9 +58,9 @@ def read_fleet(store: Store) -> Fleet:
         return Fleet(is_known=False)
     identities = sorted(each.decode(errors="replace") for each in found)
     queues, members, cron, has_more = set[str](), dict[str, str](), set[tuple[str, str]](), False
-    commands = [("HGET", store.keys.process(each), "info") for each in identities]
-    for identity, info in zip(identities, store.read_each(commands, MAX_PER_ROUND_TRIP), strict=True):
-        if not isinstance(info, bytes):  # it has ended, or is not a process
+    replies = store.read_each(field_commands(store.keys, identities, "info"), 2 * MAX_PER_ROUND_TRIP)
+    for identity, info in zip(identities, live_fields(replies), strict=True):
+        if info is None:
             continue
         about = read_object(info)
         queues.update(served_queues(info))

@@ -18,6 +18,7 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import HEARTBEAT_TTL_SECONDS, Keys
 from kiqcluster.store import Store
 from kiqcluster.store.store import scan
+from kiqcluster.store.wire import Command
 
 __all__ = [
     "CLUSTER_FIELD",
@@ -28,8 +29,10 @@ __all__ = [
     "Cluster",
     "RegisteredProcess",
     "drop_expired",
+    "field_commands",
     "group_by_cluster",
     "list_processes",
+    "live_fields",
     "natural_sort_key",
     "prune",
     "read_commands",
@@ -46,6 +49,9 @@ SUPERVISOR_FIELD = "kiq_supervisor"  # in the same: `at` of that state, a space,
 LATE_SECONDS = 20.0  # since the last heartbeat; they come every ten seconds
 MAX_SORTED_DIGITS = 18  # of a number in a name
 MAX_PER_ROUND_TRIP = 500  # processes
+MAX_COUNT = 2**40  # of threads, bytes, microseconds: sums of many fit the result of len()
+FIELDS = ("info", "busy", "quiet", "rss", "beat", "concurrency", "rtt_us", SUPERVISOR_FIELD)
+BEAT_INDEX = FIELDS.index("beat")
 PRUNE_SECONDS = 60  # in which `prune` runs once over the whole fleet (sidekiq api.rb)
 
 Replies = tuple[str, Any, Any]  # identity, and the replies to its `read_commands`
@@ -226,23 +232,32 @@ def prune(store: Store) -> int:
 def drop_expired(store: Store) -> int:
     """Remove identities whose heartbeat has expired; return how many.
 
-    Data that was copied without its expiry would show a process for ever: its hash gets one, and expires in a minute.
-    Three round trips per 500 processes, one more where any has expired.  Raises StoreError.
+    A hash without an expiry is no process (`live_fields`), and gets one, so that it does not stay for ever.
+    One round trip per 500 processes, one more where any has expired.  Raises StoreError.
     """
     keys, dropped = store.keys, 0
-    for names in scan(store, "SSCAN", keys.processes, "COUNT", MAX_PER_ROUND_TRIP):
-        infos = store.read_each([("HGET", keys.process(name.decode(errors="replace")), "info") for name in names])
-        gone = [name for name, info in zip(names, infos, strict=True) if not isinstance(info, bytes)]
-        there = [keys.process(name.decode(errors="replace")) for name in names if name not in gone]
-        if there:
-            store.pipeline([("EXPIRE", key, HEARTBEAT_TTL_SECONDS, "NX") for key in there])
-        dropped += int(store.call("SREM", keys.processes, *gone)) if gone else 0
+    for members in scan(store, "SSCAN", keys.processes, "COUNT", MAX_PER_ROUND_TRIP):
+        names = [member.decode(errors="replace") for member in members]
+        replies = store.read_each(field_commands(keys, names, "info"))
+        gone = [member for member, info in zip(members, live_fields(replies), strict=True) if info is None]
+        if gone:
+            copied = [name for name, info in zip(names, replies[::2], strict=True) if isinstance(info, bytes)]
+            expiries = [("EXPIRE", keys.process(name), HEARTBEAT_TTL_SECONDS, "NX") for name in copied]
+            dropped += int(store.pipeline([("SREM", keys.processes, *gone), *expiries])[0])
     return dropped
 
 
-MAX_COUNT = 2**40  # of threads, bytes, microseconds: sums of many fit the result of len()
-FIELDS = ("info", "busy", "quiet", "rss", "beat", "concurrency", "rtt_us", SUPERVISOR_FIELD)
-BEAT_INDEX = FIELDS.index("beat")
+def field_commands(keys: Keys, identities: Iterable[str], field: str) -> list[Command]:
+    """Return the commands that read a field of processes; `live_fields` takes their replies."""
+    return [each for name in identities for each in (("HGET", keys.process(name), field), ("PTTL", keys.process(name)))]
+
+
+def live_fields(replies: Sequence[Any]) -> list[bytes | None]:
+    """Return the field of each process, None where it has expired, or is no process (`read_process`)."""
+    return [
+        value if isinstance(value, bytes) and isinstance(left, int) and left >= 0 else None
+        for value, left in zip(replies[::2], replies[1::2], strict=True)
+    ]
 
 
 def read_commands(keys: Keys, identity: str) -> list[tuple[str, ...]]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kiqcluster.application.shared_names import consequence_of, digest_of
-from kiqcluster.control.process_registry import read_object
+from kiqcluster.control.process_registry import field_commands, live_fields, read_object
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.sidekiq.routing import digest
 from kiqcluster.store.shards import shards_digest
@@ -80,8 +80,8 @@ class FleetChecks:
         keys = self._store.keys
         identities = self._store.call("SRANDMEMBER", keys.processes, MAX_PROCESSES_CHECKED)
         names = [name.decode(errors="replace") for name in identities]
-        infos = self._store.pipeline([("HGET", keys.process(name), "info") for name in names]) if names else []
-        for name, info in zip(names, infos, strict=True):
+        replies = self._store.pipeline(field_commands(keys, names, "info")) if names else []
+        for name, info in zip(names, live_fields(replies), strict=True):
             about = read_object(info)
             if "kiqcluster" not in (about.get("labels") or ()):
                 self._compare_json(name, str(about.get("version") or ""))

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.api import Process, ProcessSet, WorkSet
+from kiqcluster.api import Process, ProcessSet, Stats, WorkSet
+from kiqcluster.api.queues import summaries
 from kiqcluster.control import process_registry
 from kiqcluster.control.control_messages import Message
+from kiqcluster.control.fleet import read_fleet
 from kiqcluster.control.process_registry import MAX_PER_ROUND_TRIP, Capsule
 from kiqcluster.errors import RedisRefused, UsageError
 from kiqcluster.sidekiq import ruby_json
@@ -153,24 +155,31 @@ class TestProcessSet:
         store.call("SADD", "processes", *gone)
         assert ProcessSet(store=store).cleanup() == 0
 
-    def test_data_without_an_expiry_is_no_process(self, store: Store) -> None:
+    def test_data_without_an_expiry_is_no_process_to_any_reader(self, store: Store) -> None:
         """It was copied; no worker may be left that gives it one."""
-        publish(store, OURS)
-        publish(store, RUBYS)
+        publish(store, OURS, queues=["default"])
+        publish(store, RUBYS, queues=["rubys"], busy=3)
+        store.call("SADD", "queues", "rubys")
         store.call("PERSIST", RUBYS)
 
-        assert [each.identity for each in ProcessSet(store=store)] == [OURS]
+        for _ in range(2):
+            assert [each.identity for each in ProcessSet(store=store)] == [OURS]
+            assert (Stats(store=store).processes_size, Stats(store=store).workers_size) == (1, 0)
+            assert [each.processes for each in summaries(store=store)] == [0]
+            assert read_fleet(store).queues == {"default"}
+            process_registry.drop_expired(store)
 
-    def test_a_process_whose_data_has_lost_its_expiry_goes_within_a_minute(self, store: Store) -> None:
-        """A copy of the data without TTLs would show it for ever."""
+    def test_a_process_whose_data_has_lost_its_expiry_is_dropped(self, store: Store) -> None:
+        """A copy of the data without TTLs would keep it for ever."""
         publish(store, OURS, ttl=30)
         publish(store, RUBYS)
         store.call("PERSIST", RUBYS)
         store.call("SADD", "processes", "queue:default")  # anybody may have written it
         store.call("LPUSH", "queue:default", "job")
 
-        process_registry.drop_expired(store)
+        assert process_registry.drop_expired(store) == 2
 
+        assert store.call("SMEMBERS", "processes") == [OURS.encode()]
         assert 0 < store.call("TTL", RUBYS) <= 60
         assert 0 < store.call("TTL", OURS) <= 30
         assert store.call("TTL", "queue:default") == -1

@@ -382,6 +382,8 @@ def test_summaries_tell_of_each_queue_in_two_round_trips(store: Store, setup: Se
     store.call("SADD", "processes", "ruby:1:a", "gone:2:b", "odd:3:c")
     store.call("HSET", "ruby:1:a", "info", '{"queues":["mailers","other"]}')
     store.call("HSET", "odd:3:c", "info", '{"capsules":{"a":{"weights":{"mailers":1}},"b":{"weights":5}}}')
+    for identity in ("ruby:1:a", "odd:3:c"):
+        store.call("EXPIRE", identity, 60)
 
     first, *others = summaries(clock=clock)
     assert (first.name, first.size) == ("broken", 0)

@@ -234,6 +234,7 @@ class TestUpkeep:
         for number, threads in enumerate(("10", "7", "many", "", "9" * 5_000)):
             store.call("SADD", "processes", f"host:{number}")
             store.call("HSET", f"host:{number}", "concurrency", threads)
+            store.call("EXPIRE", f"host:{number}", 60)
         store.call("SADD", "processes", "gone")
 
         upkeep.count_threads()

@@ -114,6 +114,7 @@ class TestChecks:
         info = {"labels": ["kiqcluster"], "application": application, "declared": digest_of(names), **more}
         store.call("SADD", store.keys.processes, identity)
         store.call("HSET", store.keys.process(identity), "info", ruby_json.encode(info))
+        store.call("EXPIRE", store.keys.process(identity), 60)
 
     @pytest.mark.parametrize("kind", DECLARED)
     def test_a_name_with_two_meanings_is_said_once_with_both_applications(

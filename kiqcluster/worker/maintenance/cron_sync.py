@@ -25,7 +25,6 @@ from pathlib import Path
 from kiqcluster.application.registry import Registry
 from kiqcluster.client.cron_jobs import resolved
 from kiqcluster.control.fleet import Fleet, read_fleet
-from kiqcluster.control.process_registry import drop_expired
 from kiqcluster.errors import ExitCode, RedisRefused, UsageError
 from kiqcluster.features.cron import declared_entries
 from kiqcluster.process.runtime import Runtime
@@ -114,14 +113,12 @@ class CronSync:
     def refuse_held(self) -> None:
         """Raise UsageError if another application that runs has one of these entries.
 
-        One round trip; one more if others have entries of one name, six more if one is in the way.
+        One round trip; one more if others have entries of one name, two more if one is in the way.
         """
         with self._reporting_refusals():
             others = names_of_others(self._store, self._application) if self._entries else frozenset()
             rows = [CronRow("check", each.id, each.encoded()) for each in self._entries.values() if each.name in others]
             held = _held(rows, write(self._store, rows, self._application) or ())
-            if held:
-                drop_expired(self._store)  # a process whose hash has no expiry would be in the way at each start
             fleet = read_fleet(self._store) if held else Fleet()
             for identifier, application in held.items():
                 if fleet.runs(application):

@@ -22,6 +22,7 @@ from functools import partial
 
 from kiqcluster.application.options import EXCLUSIVE
 from kiqcluster.application.registry import Definition, Registry
+from kiqcluster.control.process_registry import field_commands, live_fields
 from kiqcluster.errors import StoreError
 from kiqcluster.features.deduplication import ONE_AT_A_TIME, ServerDeduplication
 from kiqcluster.features.limits.concurrency_limit import FLEET, OPTION, ConcurrencyLimits, limit_of
@@ -77,10 +78,10 @@ class LimitUpkeep:
         keys = self._store.keys
         names = [name.decode(errors="replace") for name in self._store.call("SMEMBERS", keys.processes)]
         total = 0
-        commands = [("HGET", keys.process(name), "concurrency") for name in names]
-        for reply in self._store.read_each(commands, MAX_PER_ROUND_TRIP):
-            if isinstance(reply, bytes) and reply.isdigit() and len(reply) <= MAX_THREAD_DIGITS:
-                total += int(reply)
+        replies = self._store.read_each(field_commands(keys, names, "concurrency"), 2 * MAX_PER_ROUND_TRIP)
+        for threads in live_fields(replies):
+            if threads is not None and threads.isdigit() and len(threads) <= MAX_THREAD_DIGITS:
+                total += int(threads)
         FLEET.count = max(total, self._concurrency)
         self._count_at = now + COUNT_SECONDS
 

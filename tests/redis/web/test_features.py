@@ -204,6 +204,7 @@ class TestCron:
         store.call("HSET", store.keys.cron, "nightly@shop", json.dumps({**raw, "application": "shop"}))
         store.call("SADD", store.keys.processes, "host:1:a")
         store.call("HSET", store.keys.process("host:1:a"), "info", '{"application": "shop"}')
+        store.call("EXPIRE", store.keys.process("host:1:a"), 60)
         site = Site(store)
 
         assert "/cron/nightly@shop/remove" not in site.get("/cron/nightly@shop").text

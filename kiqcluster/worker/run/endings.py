@@ -59,7 +59,6 @@ from kiqcluster.worker.run import retry
 from kiqcluster.worker.run.read_job import DEFERRAL_KEYS, ReadJob, deferral, refusal
 
 __all__ = [
-    "BEGUN",
     "DEFERRAL_SECONDS",
     "DONE",
     "MAX_DEFERRALS",
@@ -67,7 +66,6 @@ __all__ = [
     "REQUEUE",
     "RETURNED",
     "YIELD_SECONDS",
-    "Begun",
     "Cancelled",
     "CutOff",
     "Ending",
@@ -133,12 +131,6 @@ class Ending:
     def outcome(self, job: ReadJob, now: float, hooks: Hooks) -> Outcome:
         """Return what becomes of the unit.  now: epoch seconds.  Each ending has its own."""
         raise NotImplementedError(type(self).__name__)
-
-
-class Begun(Ending):
-    """The job has begun, and has not ended: an error of the run may be its own."""
-
-    __slots__ = ()
 
 
 @dataclass(slots=True)
@@ -335,7 +327,7 @@ class Undecidable(Ending):
         return Dead(_wrapped(job, as_exception(self.error), now), now)
 
 
-BEGUN, RETURNED, NOT_STARTED = Begun(), Returned(), NotStarted()
+RETURNED, NOT_STARTED = Returned(), NotStarted()
 
 
 def unresolved(job: ReadJob, reason: str, error: CannotRun) -> Unresolved | None:

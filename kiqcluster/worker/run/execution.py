@@ -55,7 +55,6 @@ from kiqcluster.store.engine.units import BeginVerdict
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
 from kiqcluster.worker.run import endings, retry
 from kiqcluster.worker.run.endings import (
-    BEGUN,
     DONE,
     NOT_STARTED,
     RETURNED,
@@ -208,7 +207,7 @@ class Execution:
         No local of this frame has the ending: see handled_error.
         """
         payload, generation, lines = job.payload, Forks.generation, self._lines
-        run.ending = BEGUN
+        run.has_begun = True
         try:
             if lines is not None and run.context is not None:
                 lines.take(run.context, definition)
@@ -365,9 +364,6 @@ class Execution:
         assert job is not None, "it has begun"
         assert job.definition is not None, "it has begun"
         assert context is not None, "it has begun"
-        if self._lines is not None:
-            self._lines.take(context, job.definition)
-            self._lines.go_on()
         if raised is None and run.effects is None and returned is not None:
             raised = _unawaited(job.definition, returned)
         if raised is not None:
@@ -376,6 +372,9 @@ class Execution:
             run.ending = returned
         else:
             run.ending = RETURNED if returned is None else Returned(returned)
+        if self._lines is not None:  # after the ending is noted: there may be no memory for them
+            self._lines.take(context, job.definition)
+            self._lines.go_on()
         return self._end(run, job)
 
     # 4. end
@@ -431,7 +430,7 @@ class Execution:
             with suppress(Exception):  # there may be no memory: this is one more line that cannot be written
                 self._setup.notify_error_handlers(as_exception(error), {"context": "report of a job"})
             return outcome if ending is None else self._with_effects(run, ending, outcome)
-        if ending is None and is_a(error, MemoryError):
+        if ending is None and not run.has_begun and is_a(error, MemoryError):
             self._stopping.wait(MEMORY_PAUSE_SECONDS)
             ending = NOT_STARTED
         return self._decided_at_last(run, ending, error)
@@ -439,7 +438,7 @@ class Execution:
     def _decided_at_last(self, run: JobRun, ending: Ending | None, error: BaseException) -> Outcome:
         """Return the outcome of a run whose ending had none: that again where there was no memory, else Dead."""
         job = run.job or unread(run.unit)
-        if ending is None or ending is BEGUN or not is_a(error, MemoryError):
+        if ending is None or not is_a(error, MemoryError):
             ending = Undecidable(error)
         outcome = run.outcome = with_memory(self._stopping.wait, partial(self._outcome, job, ending))
         run.ending = ending

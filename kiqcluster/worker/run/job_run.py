@@ -29,7 +29,7 @@ class JobRun:
     since: epoch seconds.  job, context: what was read of the unit, and what the job sees of itself; None until then.
     kept: the payload as it came, for features; None until one is asked.
     effects: the rows that server middleware adds, None while there are none; they are written with whatever outcome
-    the run gets.  ending: None until it begins; BEGUN from there on; then how it ended.
+    the run gets.  has_begun: whether an error of the run may be the job's own.  ending: None until it has ended.
     outcome: None until it is decided; from there on the job must not run again.
     is_overdue: whether the log says that it has run for longer than its `timeout`.
     record: of RunningJobs, for a job that may run on the event loop, else None.  started: monotonic seconds.
@@ -44,6 +44,7 @@ class JobRun:
     job: ReadJob | None = None
     kept: Payload | None = None
     effects: list[Effect] | None = None
+    has_begun: bool = False
     ending: Ending | None = None
     outcome: Outcome | None = None
     record: int | None = None
@@ -54,7 +55,7 @@ class JobRun:
     obey_soon: Callable[[], object] | None = None
 
     def release(self) -> None:
-        """Let go of the ending of a run: its error has frames in which the run is a local.
+        """Let go of the ending of a run, for the one who has its outcome: its error has frames that have the run.
 
         In such a cycle, whatever the job held would stay until the collector of cycles comes.
         """

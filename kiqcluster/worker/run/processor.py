@@ -54,12 +54,11 @@ class Processor(Service):
         while (unit := self._fetch.next(self._finished)) is not None:
             self._finished = finished = Settlement(unit, REQUEUE)  # now: after the run there may be no memory for it
             try:
-                if not self._run_one(finished):
-                    self._finished = None  # the event loop has it
-                elif finished.outcome is REQUEUE and self._async_jobs is not None:
+                if self._run_one(finished) and finished.outcome is REQUEUE and self._async_jobs is not None:
                     self._await_place(finished, self._async_jobs)
             except BaseException:  # this thread ends, for want of memory perhaps; its unit does not wait
-                self._fetch.coordinator.hand_in(finished)
+                if self._finished is not None:  # else the event loop has it
+                    self._fetch.coordinator.hand_in(finished)
                 raise
         self._finished = None
 
@@ -98,14 +97,18 @@ class Processor(Service):
         self.running = run = JobRun(unit, self._now())
         try:
             outcome = self._execution.execute(run)
-            if outcome is not None:
+            if outcome is None:
+                self._finished = None  # first: nobody else may put it back
+            else:
                 settlement.outcome = outcome
-            return outcome is not None
         except BaseException:
             settlement.outcome = run.outcome or REQUEUE  # one that has run must not run again
             raise
         finally:
             self.running = None
-            if run.ending is not RETURNED:
-                run.release()
             self._running_jobs.finish(self.number)
+        if outcome is None:  # the event loop writes its ending, perhaps at this moment
+            return False
+        if run.ending is not RETURNED:
+            run.release()
+        return True

@@ -29,13 +29,11 @@ from kiqcluster.sidekiq.ruby_json import decode, encode
 from kiqcluster.store.engine.units import BeginVerdict, Unit
 from kiqcluster.worker.run import endings
 from kiqcluster.worker.run.endings import (
-    BEGUN,
     DEFERRAL_SECONDS,
     MAX_DEFERRALS,
     NOT_STARTED,
     RETURNED,
     YIELD_SECONDS,
-    Begun,
     Cancelled,
     CutOff,
     Ending,
@@ -259,7 +257,6 @@ def test_the_table_in_the_docstring_has_all_endings() -> None:
     rows = [line.split("|")[1].strip() for line in (endings.__doc__ or "").splitlines() if line.startswith("| ")]
     named = {each.__name__ for each in vars(endings).values() if isinstance(each, type) and issubclass(each, Ending)}
 
-    assert {name for name in rows[1:] if name} == named - {"Ending", "Begun"}
-    assert type(BEGUN) is Begun
+    assert {name for name in rows[1:] if name} == named - {"Ending"}
     with pytest.raises(NotImplementedError):
-        BEGUN.outcome(read(), NOW, Answers())
+        Ending().outcome(read(), NOW, Answers())

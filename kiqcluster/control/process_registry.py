@@ -233,7 +233,7 @@ def drop_expired(store: Store) -> int:
     """Remove identities whose heartbeat has expired; return how many.
 
     A hash without an expiry is no process (`live_fields`), and gets one, so that it does not stay for ever.
-    One round trip per 500 processes, one more where any has expired.  Raises StoreError.
+    Two round trips per 500 processes, one more where any has expired.  Raises StoreError.
     """
     keys, dropped = store.keys, 0
     for members in scan(store, "SSCAN", keys.processes, "COUNT", MAX_PER_ROUND_TRIP):

@@ -221,8 +221,8 @@ def _ready(setup: Setup, hooks: PushHooks, draft: Draft) -> Ready | None:
         push.at = due_at(push.at, CLOCK.now())
     if push.at is not None and _tells_due_times(setup):
         push.payload[SCHEDULED_AT] = stamp(push.at)
+    hooks.complete(setup, push, definition)
     try:
-        hooks.complete(setup, push, definition)
         encoded = ruby_json.encode(push.payload)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidPush(f"{name}: the payload holds what JSON cannot ({error})") from error

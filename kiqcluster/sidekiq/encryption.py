@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from kiqcluster.errors import PayloadDecryptionError, UsageError
+from kiqcluster.errors import InvalidPush, PayloadDecryptionError, UsageError
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import ENCRYPT, Payload
 from kiqcluster.sidekiq.ruby_json import JSON
@@ -59,11 +59,18 @@ def _key(encoded: str, what: str) -> bytes:
 
 
 def encrypted(payload: Payload, keys: Keys) -> Payload:
-    """Return a payload with its last argument encrypted by the newest key.  There is an argument, and a key."""
+    """Return a payload with its last argument encrypted by the newest key.  There is an argument, and a key.
+
+    Raises InvalidPush for an argument that JSON cannot hold.
+    """
     version, key = next(iter(keys.items()))
     nonce = os.urandom(NONCE_BYTES)
     *others, last = payload["args"]
-    text = nonce + _aesgcm()(key).encrypt(nonce, ruby_json.encode(last), _context(payload, version))
+    try:
+        plain = ruby_json.encode(last)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidPush(f"{payload['class']}: the payload holds what JSON cannot ({error})") from error
+    text = nonce + _aesgcm()(key).encrypt(nonce, plain, _context(payload, version))
     return {**payload, "args": [*others, base64.b64encode(text).decode()], ENCRYPT: True, KEY_VERSION: version}
 
 

@@ -34,12 +34,12 @@ class ClientEncryption:
     key = ENCRYPT
 
     def on_encode(self, setup: Setup, push: Push, definition: Definition | None) -> None:
-        """Encrypt the last argument, if it is to be.  Raises EncryptionError."""
+        """Encrypt the last argument, if it is to be.  Raises EncryptionError, InvalidPush."""
         push.payload = _sealed(setup, push.payload, is_registered=definition is not None)
 
 
 def _sealed(setup: Setup, payload: Payload, *, is_registered: bool) -> Payload:
-    """Return the payload with its last argument encrypted, if it is to be.  Raises EncryptionError.
+    """Return the payload with its last argument encrypted, if it is to be.  Raises EncryptionError, InvalidPush.
 
     Without keys, two kinds of jobs stay as they are: those of a test that takes them in place of Redis, and those of
     classes that are not registered here, which may be encrypted already and for a process of Sidekiq Enterprise.

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from kiqcluster import Client, Job, job
+from kiqcluster.application.registry import Definition
 from kiqcluster.client.draft import Draft
 from kiqcluster.client.preparation import push_of
 from kiqcluster.client.sending import send
 from kiqcluster.errors import InvalidArguments, InvalidPush, UsageError
+from kiqcluster.features.stacks import Stacks, using_stacks
 from kiqcluster.process.config import Config
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import Push, Setup, current_setup
@@ -253,6 +255,16 @@ class TestItems:
     def test_a_key_that_json_cannot_hold_is_refused(self, setup: Setup) -> None:
         with pytest.raises(InvalidPush, match="X: the payload holds what JSON cannot"):
             Client().push({"class": "X", "args": [], "custom": object()})
+
+    def test_an_error_of_a_feature_is_no_refusal_of_json(self, setup: Setup) -> None:
+        class Broken:
+            key = "custom"
+
+            def on_encode(self, _setup: Setup, _push: Push, _definition: Definition | None) -> None:
+                raise ValueError("a fault of the feature")
+
+        with using_stacks(Stacks(client=(Broken(),))), pytest.raises(ValueError, match="a fault of the feature"):
+            Client().push({"class": "X", "args": [], "custom": 1})
 
     def test_no_jobs_are_no_work(self, pushes: list[Push]) -> None:
         assert Client().push_bulk({"class": "X", "args": []}) == []

@@ -150,6 +150,7 @@ class Enqueuer(Link[P, R]):
     def perform_inline(self, /, *args: P.args, **kwargs: P.kwargs) -> R | None:
         """Run the job in this thread, through both middleware chains and a round trip through JSON.
 
+        Its payload has the context that a push would have here (application_context).
         Returns the result of `perform`; None when middleware stopped it.  Errors of the job are raised unchanged.
         """
         returned = self.run_inline(args, kwargs)

@@ -15,9 +15,9 @@ from kiqcluster.application.registry import Registry
 from kiqcluster.errors import InvalidPush, UsageError
 from kiqcluster.process.config import Config
 from kiqcluster.process.job_context import CURRENT_JOB, JobContext
-from kiqcluster.process.runtime import Setup
+from kiqcluster.process.runtime import Run, Setup
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.outcome import Deferred, Done, Retry
+from kiqcluster.sidekiq.outcome import Deferred, Done, Outcome, Retry
 from kiqcluster.sidekiq.ruby_json import decode, members
 from kiqcluster.testing import inline
 from tests.carried import golden_payloads
@@ -212,6 +212,29 @@ class TestJob:
 
         assert seen[0]["meta.caller_id"] == "leaf"
         assert seen[0]["meta.root_caller_id"] == "POST /orders"
+
+    @pytest.mark.parametrize("place", ["block", "job"])
+    def test_an_inline_run_has_the_context_of_a_push(self, worker: Worker, setup: Setup, place: str) -> None:
+        """Middleware sees it in the payload; the jobs that it enqueues are those of the caller."""
+        seen: list[dict[str, Any]] = []
+
+        @setup.server_middleware.add
+        def link(run: Run, proceed: Any) -> Outcome | None:
+            if run.job is not None and run.job.name == "leaf":
+                seen.append(context_of(run.payload))
+            return proceed()  # type: ignore[no-any-return]
+
+        leaf: Any = job(name="leaf")(lambda: seen.append(current_context()))
+        job(name="outer")(lambda: leaf.perform_inline())
+        if place == "job":
+            assert worker.run("outer", **REQUEST) == Done()
+        else:
+            with application_context(correlation_id="r-1", caller_id="POST /orders", user="ann"):
+                leaf.perform_inline()
+
+        in_job = {"meta.caller_id": "outer", "meta.root_caller_id": "POST /orders"}
+        expected = REQUEST | (in_job if place == "job" else {"meta.root_caller_id": "POST /orders"})
+        assert seen == [expected, expected]
 
     @pytest.mark.parametrize("run", [{"name": "broken"}, {"name": "Newcomer"}])
     def test_a_retry_and_a_deferral_keep_all_keys(self, worker: Worker, run: dict[str, Any]) -> None:

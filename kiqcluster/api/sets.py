@@ -28,7 +28,7 @@ from kiqcluster.store.entry_moves import STAGE, DeadSetLimits, Move, move_entrie
 from kiqcluster.store.scripts import sliced
 from kiqcluster.store.search import search_entries
 from kiqcluster.store.shard_moves import ShardMove
-from kiqcluster.store.store import scan
+from kiqcluster.store.store import literal_pattern, scan
 
 __all__ = [
     "DeadSet",
@@ -153,7 +153,7 @@ class JobSet:
         One round trip per 500 entries of the set.
         """
         if GLOB not in pattern:
-            pattern = f"*{_literal(pattern)}*"
+            pattern = f"*{literal_pattern(pattern)}*"
         for flat in scan(self._store, "ZSCAN", self._key, "MATCH", pattern, "COUNT", MAX_PAGE_JOBS):
             for payload, score in zip(flat[::2], flat[1::2], strict=True):
                 yield SortedEntry(payload, float(score), self)
@@ -423,8 +423,3 @@ def notify_killed(job: JobRecord) -> None:
     """Tell the death handlers of a job that was killed; bytes that are not a job concern none of them."""
     if job.payload:
         current_setup().notify_death_handlers(job.payload, JobKilled(KILLED))
-
-
-def _literal(text: str) -> str:
-    """Return a pattern that matches this text."""
-    return "".join(f"\\{character}" if character in "*?[]\\" else character for character in text)

@@ -17,12 +17,14 @@ from kiqcluster.process.job_context import current_job
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.payload import Jid, read
 from kiqcluster.store import Store
+from kiqcluster.store.store import literal_pattern
 from kiqcluster.store.wire import Command
 
 __all__ = ["Handle"]
 
 R = TypeVar("R", covariant=True)
 PENDING = Result("pending")
+MIN_EXPLAINED_SECONDS = 1.0  # of a timeout after which the retry set is looked at: for short ones it would be too dear
 PAGE_JOBS = 1_000  # of the retry set, among which a job is looked for whose time is over
 
 
@@ -88,15 +90,17 @@ class Handle(Generic[R]):
         return self._value(read_result(found), timeout)
 
     def _reason(self, store: Store, timeout: float | None) -> str:
-        """Return why a job has not ended in time; empty where nothing says it, and for a wait of no time.
+        """Return why a job has not ended in time; empty where nothing says it, and after a short wait.
 
         One round trip, which looks at a page of the retry set: a job that waits beyond it is not found.
         """
-        if not timeout or timeout < 0:
+        if timeout is None or timeout < MIN_EXPLAINED_SECONDS:
             return ""
-        with suppress(StoreError, MalformedPayload):  # the caller has to know of the timeout
-            page = store.call("ZSCAN", store.keys.retry, 0, "MATCH", f"*{self.jid}*", "COUNT", PAGE_JOBS)[1]
-            for raw in page[::2]:  # entries and their scores
+        pattern, page = f"*{literal_pattern(self.jid)}*", list[bytes]()
+        with suppress(StoreError):  # the caller has to know of the timeout
+            page = store.call("ZSCAN", store.keys.retry, 0, "MATCH", pattern, "COUNT", PAGE_JOBS)[1]
+        for raw in page[::2]:  # entries and their scores
+            with suppress(MalformedPayload):
                 failed = read(raw)
                 if failed.get("jid") in self.jids and failed.get("error_class"):
                     return f": it has failed ({failed['error_class']}) and waits for a retry"

@@ -25,7 +25,7 @@ from kiqcluster.store.connection import Connection, ask_cluster, ask_sentinel
 from kiqcluster.store.replies import readable, unwrapped
 from kiqcluster.store.wire import NO_CLUSTER, Command, ErrorReply, Reply, WrongType
 
-__all__ = ["Store", "risks", "scan"]
+__all__ = ["Store", "literal_pattern", "risks", "scan"]
 
 DEFAULT_TIMEOUT_SECONDS = 5.0  # without a byte in either direction, or to connect
 # A process closes the connections that only its largest burst needed, as others are given back after use.
@@ -228,6 +228,11 @@ def scan(store: Store, verb: str, key: str | None, *options: str | int) -> Itera
         yield part
         if cursor == b"0":
             return
+
+
+def literal_pattern(text: str) -> str:
+    """Return a pattern for MATCH, in which every character of a text stands for itself."""
+    return "".join(f"\\{character}" if character in "*?[]\\" else character for character in text)
 
 
 def risks(info: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from kiqcluster import job
 from kiqcluster.api import DeadSet, Queue, RetrySet, ScheduledSet, bulk
 from kiqcluster.api.limits import ParkedJobs
 from kiqcluster.application.registry import Registry
+from kiqcluster.client import handle as handles
 from kiqcluster.client.handle import Handle
 from kiqcluster.client.result_waits import ResultWaits, aresult_of
 from kiqcluster.contrib.celery import AsyncResult
@@ -102,16 +103,36 @@ def test_a_wait_that_is_cancelled_is_over(store: Store, enqueue: Callable[[], Ha
 
 @pytest.mark.parametrize("wait", [Handle.result, lambda handle, seconds: asyncio.run(handle.aresult(seconds))])
 def test_a_timeout_says_that_the_job_has_failed_and_waits_for_its_retry(
-    store: Store, enqueue: Callable[[], Handle[Any]], wait: Callable[[Handle[Any], float], Any]
+    store: Store,
+    enqueue: Callable[[], Handle[Any]],
+    wait: Callable[[Handle[Any], float], Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     handle, other = enqueue(), enqueue()
     failed = {"class": "price", "args": [], "jid": handle.jid, "error_class": "DoesNotExist", "error_message": "no 999"}
-    store.call("ZADD", store.keys.retry, "2000000000", ruby_json.encode(failed))
+    store.call("ZADD", store.keys.retry, "2000000000", ruby_json.encode(failed), "1", f"no JSON {handle.jid}")
 
+    with pytest.raises(TimeoutError, match=r"has not ended within .* s$"):
+        wait(handle, 0.01)  # for so short a wait, Redis does not look through the set
+    monkeypatch.setattr(handles, "MIN_EXPLAINED_SECONDS", 0.01)
     with pytest.raises(TimeoutError, match=r"within .* s: it has failed \(DoesNotExist\) and waits for a retry$"):
         wait(handle, 0.01)
     with pytest.raises(TimeoutError, match=r"has not ended within .* s$"):
         wait(other, 0.01)
+
+
+def test_a_timeout_explains_a_job_whose_id_is_a_pattern(
+    store: Store, enqueue: Callable[[], Handle[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller may name any id (`set(jid=…)`)."""
+    monkeypatch.setattr(handles, "MIN_EXPLAINED_SECONDS", 0.01)
+    handle = enqueue()
+    handle.jid, handle.jids = "order[7]*", ("order[7]*",)
+    failed = {"class": "price", "args": [], "jid": handle.jid, "error_class": "DoesNotExist"}
+    store.call("ZADD", store.keys.retry, "2000000000", ruby_json.encode(failed))
+
+    with pytest.raises(TimeoutError, match=r"it has failed \(DoesNotExist\) and waits for a retry$"):
+        handle.result(0.01)
 
 
 @pytest.mark.parametrize("seconds", [-1, 0, 1e-9])

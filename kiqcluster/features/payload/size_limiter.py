@@ -12,7 +12,7 @@ closed    … and back
 
 Sizes are those of the arguments' JSON, as in GitLab.  A class with `big_payload=True` is compressed, but never refused.
 Price: no round trip.  A push of fewer bytes costs one comparison, a run one look-up of a key.
-The server half is a step of worker/run/execution, before all other features: they see the arguments.
+The server half is a step of worker/run/read_job, before all other features: they see the arguments.
 Counterpart: GitLab's size_limiter/validator.rb.
 """
 

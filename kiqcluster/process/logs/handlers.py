@@ -11,7 +11,10 @@ import os
 import select
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TextIO
+
+from kiqcluster.process.clock import SystemClock
 
 __all__ = ["DroppingHandler", "LineHandler", "encoded", "has_descriptor", "put", "record_of_dropped"]
 
@@ -100,9 +103,9 @@ class LineHandler(logging.StreamHandler[TextIO]):
 class DroppingHandler(LineHandler):
     """Never waits for a reader that has stopped reading: the supervisor's loop must go on (invariant 3).
 
-    A writable pipe takes PIPE_BUF bytes at once.  The handler drops lines that the pipe does not take; once it takes
-    lines again, a line tells how many.  A longer line is first offered as a whole, because another process may write
-    between two pieces.
+    Other processes write to the same pipe: one that is writable now may be full at the write, which would wait then.
+    The handler drops lines that the pipe does not take; once it takes lines again, a line tells how many.  A longer
+    line is first offered as a whole, because another process may write between two pieces.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -112,15 +115,41 @@ class DroppingHandler(LineHandler):
 
     def _write(self, record: logging.LogRecord) -> bool:
         left = data = self._line(record)
-        if len(data) > select.PIPE_BUF and not self._dropped:
-            left = _offer(self.descriptor, data)
+        grace = 0.0 if self._dropped else READER_GRACE_SECONDS
+        give_up_at = SystemClock.monotonic() + grace
         try:
-            while left and self._poll.poll(0 if self._dropped else READER_GRACE_SECONDS * 1_000):
-                left = left[os.write(self.descriptor, left[: select.PIPE_BUF]) :]
+            while left:
+                taken = self._offer(left)
+                left = left[taken:]
+                now = SystemClock.monotonic()
+                if taken:
+                    give_up_at = now + grace
+                elif now >= give_up_at or not self._poll.poll(1_000 * (give_up_at - now)):
+                    break
         except OSError:  # the reader has gone, or the disk is full
             pass
         self._note(data, left)
         return not left
+
+    def _offer(self, data: bytes) -> int:
+        """Write without waiting; return how many bytes were taken.
+
+        A file takes them all.  A pipe is opened anew, so that processes that share the descriptor keep blocking.  Where
+        this is not possible, as outside of Linux, a writable descriptor is given PIPE_BUF bytes.
+        """
+        mode = os.fstat(self.descriptor).st_mode
+        if stat.S_ISREG(mode):
+            return os.write(self.descriptor, data)
+        if stat.S_ISFIFO(mode):
+            with suppress(OSError):
+                pipe = os.open(f"/proc/self/fd/{self.descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                try:
+                    return os.write(pipe, data)
+                except BlockingIOError:
+                    return 0
+                finally:
+                    os.close(pipe)
+        return os.write(self.descriptor, data[: select.PIPE_BUF]) if self._poll.poll(0) else 0
 
 
 def encoded(line: str) -> bytes:
@@ -144,25 +173,6 @@ def put(descriptor: int, data: bytes, is_over: Callable[[], bool] = lambda: Fals
         except OSError:
             break
     return left
-
-
-def _offer(pipe: int, data: bytes) -> bytes:
-    """Write to a pipe without waiting; return the bytes not taken: all of them, if this is not possible.
-
-    The function opens the pipe anew, so that processes that share the descriptor keep blocking.  Only Linux can do so.
-    """
-    try:
-        if not stat.S_ISFIFO(os.fstat(pipe).st_mode):
-            return data
-        descriptor = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return data
-    try:
-        return data[os.write(descriptor, data) :]
-    except OSError:  # no room at all
-        return data
-    finally:
-        os.close(descriptor)
 
 
 def record_of_dropped(lines: int) -> logging.LogRecord:

@@ -181,6 +181,44 @@ def test_what_a_full_pipe_does_not_take_is_dropped_and_counted(
     assert line["msg"] == "written"
 
 
+class _Crowded:
+    """A pipe that is writable for a moment, and full again before we write: another process was faster."""
+
+    def __init__(self, reader: int, stream: TextIO) -> None:
+        self.looks = 0
+        self._reader, self._stream, self._poll = reader, stream, select.poll()
+        self._poll.register(stream, select.POLLOUT)
+
+    def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+        self.looks += 1
+        os.read(self._reader, select.PIPE_BUF)
+        found = self._poll.poll(milliseconds)
+        fill(self._stream)
+        return found
+
+
+def test_a_pipe_that_other_processes_fill_again_and_again_is_not_waited_for(
+    logger: logging.Logger, pipe: tuple[int, TextIO]
+) -> None:
+    reader, stream = pipe
+    log.configure("json", "info", stream, DroppingHandler)
+    (handler,) = logger.handlers
+    assert isinstance(handler, DroppingHandler)
+    crowded = _Crowded(reader, stream)
+    handler._poll = crowded  # type: ignore[assignment]
+    fill(stream)
+    thread = threading.Thread(target=logger.info, args=("dropped",), daemon=True)
+
+    thread.start()
+    thread.join(TIMEOUT_SECONDS)
+
+    assert not thread.is_alive()
+    assert crowded.looks > 1
+    drain(reader)
+    logger.info("written")
+    assert [line.get("lines", line["msg"]) for line in drain(reader)] == [1, "written"]
+
+
 @pytest.mark.parametrize("handler", [LineHandler, DroppingHandler])
 def test_what_a_full_disk_does_not_take_is_counted_once_there_is_room(
     logger: logging.Logger, pipe: tuple[int, TextIO], handler: Handler
@@ -275,3 +313,22 @@ def test_a_long_line_is_not_torn_by_another_process(logger: logging.Logger, pipe
     assert sum(len(line.get("msg", "")) == 3 * select.PIPE_BUF for line in lines) == 50
     os.close(begun)
     os.close(begin)
+
+
+def test_a_long_line_in_a_file_is_not_torn_by_another_process(
+    logger: logging.Logger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, write = tmp_path / "log", os.write
+    with path.open("a") as stream, path.open("ab", buffering=0) as others:
+
+        def write_and_be_followed(descriptor: int, data: bytes) -> int:
+            size = write(descriptor, data)
+            others.write(b'{"msg": "of the other"}\n')
+            return size
+
+        log.configure("json", "info", stream, DroppingHandler)
+        monkeypatch.setattr(os, "write", write_and_be_followed)
+        logger.info("x" * 3 * select.PIPE_BUF)
+
+    lines = [json.loads(line)["msg"] for line in path.read_text().splitlines()]
+    assert lines == ["x" * 3 * select.PIPE_BUF, "of the other"]

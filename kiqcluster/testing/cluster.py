@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ __all__ = ["Cluster"]
 LOG_TAIL_LINES = 40  # lines of the log that a failure shows
 LOG_CLOSE_SECONDS = 5.0  # for the processes to close the log, after they have ended or were killed
 LOG_FLAGS = ("--log-format", "json", "--log-level", "debug")
+LOG_PIPE_BYTES = 1 << 20  # by which we may read late; the most that Linux gives every user
 
 
 class Cluster:
@@ -51,7 +53,8 @@ class Cluster:
         self.port = free_port()
         self.events: list[dict[str, Any]] = []
         self.lines: list[str] = []
-        self._changed = threading.Condition()  # guards both lists
+        self._gap = ""  # a line which shows that events are missing
+        self._changed = threading.Condition()  # guards these
         is_told = any(word.startswith("--listen") for word in arguments)
         listen = [] if is_told else ["--listen", f"127.0.0.1:{self.port}"]
         self.process = self._popen(
@@ -59,6 +62,9 @@ class Cluster:
             cwd=cwd, env={**os.environ, **(environ or {})}, stdin=stdin, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
+        assert self.process.stdout is not None
+        with suppress(AttributeError, OSError):  # not on Linux, or the user has too many large pipes
+            fcntl.fcntl(self.process.stdout, fcntl.F_SETPIPE_SZ, LOG_PIPE_BYTES)
         self._reader = _Reader(self)
         self._reader.start()
 
@@ -75,8 +81,12 @@ class Cluster:
                 fields = json.loads(line)
             except ValueError:  # printed by a job
                 fields = {}
+                if '"event":"' in line:  # or torn: more was written at once than the pipe has room for
+                    self._gap = line
             if isinstance(fields, dict) and "event" in fields:
                 self.events.append(fields)
+                if fields["event"] == "lines_dropped":
+                    self._gap = line
             self._changed.notify_all()
 
     # what has happened
@@ -84,10 +94,14 @@ class Cluster:
     def seen(self, event: str, **fields: Any) -> list[dict[str, Any]]:
         """Return the events so far with that name and those fields.
 
-        A job's jid, class and queue, which its events have under "ctx", count as fields as well.
+        A job's jid, class and queue, which its events have under "ctx", count as fields as well.  Raises AssertionError
+        if lines of the log were dropped or torn: then nobody knows which events there were.
         """
+        __tracebackhide__ = True
         with self._changed:
             named = [each for each in self.events if each["event"] == event]
+        if self._gap:
+            self._fail(f"lines of the log are missing, for it was read too late: {self._gap}")
         return [each for each in named if fields.items() <= {**each.get("ctx", {}), **each}.items()]
 
     def wait_for(self, event: str, seconds: float | None = None, count: int = 1, **fields: Any) -> dict[str, Any]:
@@ -182,7 +196,8 @@ class Cluster:
 
     def _children(self) -> set[int]:
         """Return the pids of the workers so far."""
-        return {each["child"] for each in self.seen("child_started")}
+        with self._changed:
+            return {each["child"] for each in self.events if each["event"] == "child_started"}
 
     def _fail(self, said: str) -> NoReturn:
         __tracebackhide__ = True

@@ -118,6 +118,32 @@ def test_waiting_in_vain_shows_the_log_and_waiting_for_what_has_ended_does_not_l
         cluster.wait_for("never", seconds=1_000)
 
 
+def test_a_reader_that_stands_still_holds_up_nobody_and_misses_nothing(start, kiq_redis: RedisServer) -> None:
+    store, cluster = kiq_redis.store(), start("notes")
+    word = "x" * 200_000  # more than a pipe usually takes
+
+    with cluster._changed:  # which the reader needs for each line
+        jid = push("note", word)
+        wait_until(lambda: store.call("SISMEMBER", "notes", word), "the job to have printed")
+
+    cluster.wait_done(jid)
+    assert f"noted {word}" in cluster.lines
+    store.close()
+
+
+@pytest.mark.parametrize("line", ['{"event":"lines_dropped","lines":3}', '{"ts":"{"ts":"2","event":"child_ready"}'])
+def test_a_log_that_lacks_lines_is_an_error_wherever_events_are_asked_for(start, line: str) -> None:
+    cluster = start("notes")
+    cluster.wait_ready()
+
+    cluster.note(line)
+
+    with pytest.raises(AssertionError, match="lines of the log are missing"):
+        cluster.pids()
+    with pytest.raises(AssertionError, match="lines of the log are missing"):
+        cluster.wait_for("child_ready")
+
+
 def test_a_push_that_was_stopped_is_not_waited_for(start) -> None:
     with pytest.raises(AssertionError, match="middleware has stopped the push"):
         start("notes").wait_done(None)

@@ -297,10 +297,11 @@ class ProcessManager:
             self._on_child_exit(slot, child, death, running)
         else:
             slot.leaving.remove(child)
-            self._events.emit("child_left", slot=slot.number, child=child.pid)
+            self._on_leave(slot, child, death, running)
 
     def _on_replacement_exit(self, slot: Slot, child: Child, death: Death, running: list[RunningJob]) -> None:
         if self._state.is_stopping:
+            self._on_leave(slot, child, death, running)
             return
         self._report(slot, child, death, "boot", running)
         for observer in self.observers:
@@ -308,14 +309,14 @@ class ProcessManager:
 
     def _on_child_exit(self, slot: Slot, child: Child, death: Death, running: list[RunningJob]) -> None:
         if self._state.is_stopping or slot.is_retiring:
-            self._events.emit("child_left", slot=slot.number, child=child.pid)
+            self._on_leave(slot, child, death, running)
             return
         now = self._clock.monotonic()
         reason = restart_reason(child, death)
         slot.restarts[reason] += 1
         slot.memory_strikes = 0
-        if child.ending.stop_reason and not child.ending.kill_reason:  # it was asked to stop
-            self._events.emit("child_left", slot=slot.number, child=child.pid)
+        if child.ending.stop_reason:
+            self._on_leave(slot, child, death, running)
         else:
             self._report(slot, child, death, reason, running)
         self._record_death(slot, None if child.ready_at is None else now - child.ready_at, death.code, now)
@@ -329,6 +330,13 @@ class ProcessManager:
         if not child.ending.stop_reason:
             for observer in self.observers:
                 observer.on_death(slot, f"pid {child.pid} {death}{child.reason}")
+
+    def _on_leave(self, slot: Slot, child: Child, death: Death, running: list[RunningJob]) -> None:
+        """Log the end of a process that was asked to stop: as a death, unless it has given its units back."""
+        if child.identities:  # it joined, and said no bye
+            self._report(slot, child, death, restart_reason(child, death), running)
+        else:
+            self._events.emit("child_left", slot=slot.number, child=child.pid)
 
     def _report(self, slot: Slot, child: Child, death: Death, reason: str, jobs: list[RunningJob]) -> None:
         now, epoch = self._clock.monotonic(), self._clock.now()

@@ -136,6 +136,7 @@ def test_nothing_is_respawned_while_it_stops(stage: Stage) -> None:
     os.kill(pids[0], signal.SIGKILL)
 
     assert cluster.wait() == 1  # no sibling is left to give its unit back, which is said
+    assert [each["child"] for each in cluster.seen("child_died")] == [pids[0]]
     assert len(cluster.seen("child_started")) == 2
     assert len(stage.holders()) == 1  # for the next cluster of this host
     new = stage.run_cluster("default", "-c", "1")

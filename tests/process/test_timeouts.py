@@ -65,7 +65,8 @@ def test_an_overdue_job_whose_process_is_killed_before_it_is_settled_runs_again(
 
     cluster.wait_for("job_timed_out", child=pid)  # it is quiet, and waits for the other job
     os.kill(pid, signal.SIGKILL)
-    cluster.wait_for("child_left", child=pid)
+    died = cluster.wait_for("child_died", child=pid)  # though it was asked to stop
+    assert (died["reason"], len(died["running"])) == ("job_timeout", 2)
     stage.release()
 
     stage.wait_noted("ended beside", "ended a")

@@ -217,7 +217,10 @@ def wrong_starts(
 def unexplained(
     ends: Mapping[str, Sequence[Entry]], deaths: Mapping[int, float], recovered: Collection[str]
 ) -> dict[str, list[str]]:
-    """Return jobs that have ended twice, though no process died before it settled them, nor was one recovered."""
+    """Return jobs that have ended twice, though no process died before it settled them, nor was one recovered.
+
+    The text names the early ends that nothing explains.
+    """
     found = {}
     for jid, each in ends.items():
         early = [

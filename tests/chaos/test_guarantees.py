@@ -323,7 +323,8 @@ def check(fleet: Fleet, struck_until: float, seconds: float) -> None:
     stage, load, runs = fleet.stage, fleet.load, fleet.runs.all()
     places = list(chain.from_iterable(map(jobs_in, fleet.stores)))
     ended, deaths = stage.ledger.ended(), {**deaths_of(fleet), **stage.ledger.deaths}
-    recovered = {run.jid for run in runs if run.facts["identity"] in fleet.runs.frozen}
+    taken_from = fleet.runs.frozen.keys() | {each["old"] for each in fleet.cluster.seen("worker_fenced")}
+    recovered = {run.jid for run in runs if run.facts["identity"] in taken_from}
     ends: dict[str, list[Entry]] = defaultdict(list)
     for entry in stage.ledger.entries():
         if entry.word == "end":
@@ -342,17 +343,33 @@ def check(fleet: Fleet, struck_until: float, seconds: float) -> None:
     assert laws.vain_pushes(load, runs) == []
     assert laws.wrong_facts(load.jobs, runs) == []
     assert laws.wrong_starts(awake, fleet.paused, struck_until) == {}
-    assert laws.unexplained(ends, deaths, recovered) == {}
+    unexplained = laws.unexplained(ends, deaths, recovered)
+    assert {jid: [*each, *story(fleet, jid)] for jid, each in unexplained.items()} == {}
     assert fleet.excess <= THREADS * len(deaths)
 
     # what is given up, dropped or put off is told and counted
     assert {each["jid"] for each in fleet.runs.lines("exhausted")} == load.of("Poison").keys()
-    assert all(each.payload["interrupted_count"] == app.MAX_DEATHS for each in places if each.name == "Poison")
+    buried = {each.jid: each.payload["interrupted_count"] for each in places if each.name == "Poison"}
+    # More, if a process that had it only to bury it has died, or was recovered while it stood still.
+    assert {jid: [count, *story(fleet, jid)] for jid, count in buried.items() if count < app.MAX_DEATHS} == {}
     assert "RetryError" not in {each["error"] for each in fleet.runs.lines("told")}
     children = {run.subject for run in runs if run.name == "Child" and run.jid in ended}
     assert children >= {jid for jid in load.of("Report") if jid in ended}
     check_log(fleet, places, ends, deaths)
     check_redis(fleet)
+
+
+def story(fleet: Fleet, jid: str) -> list[object]:
+    """Return all that is known of a job: its push, its runs, and each event of it or of a process that ran it."""
+    runs = [run for run in fleet.runs.all() if run.jid == jid]
+    pids, identities = {run.facts["pid"] for run in runs}, {run.facts["identity"] for run in runs}
+    events = [
+        each
+        for each in fleet.cluster.events
+        if jid in str(each) or each.get("child") in pids or {each.get("old"), each.get("identity")} & identities
+    ]
+    entries = [entry for entry in fleet.stage.ledger.entries() if entry.jid == jid]
+    return [fleet.load.jobs.get(jid), *runs, *entries, *sorted(events, key=lambda each: each["ts"])]
 
 
 def deaths_of(fleet: Fleet) -> dict[int, float]:

@@ -18,7 +18,7 @@ from kiqcluster.process.runtime import Push, Runtime, Setup
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD
 from kiqcluster.store import Store
 from kiqcluster.store.engine.engine import MAX_DUE, MAX_DUE_BYTES, Engine
-from kiqcluster.store.entry_moves import DeadSetLimits, Move
+from kiqcluster.store.entry_moves import DeadSetLimits, Dropped, Move
 from kiqcluster.worker.maintenance.duties import Duty
 from kiqcluster.worker.maintenance.poller import DueSource, Poller, sidekiq_sources
 from tests.kit import TIMEOUT_SECONDS, ManualClock, RedisServer, wait_until
@@ -280,6 +280,23 @@ def test_the_rest_of_what_the_dead_set_holds_too_many_is_trimmed_by_the_poller(p
     poller.poll()
 
     assert store.call("ZCARD", store.keys.dead) == 99
+
+
+def test_a_trim_that_is_wanted_while_another_one_runs_comes_next(store: Store, setup: Setup) -> None:
+    trims: list[float] = []
+
+    class Busy(Engine):
+        def trim_dead(self, now: float) -> Dropped:
+            trims.append(now)
+            if len(trims) == 1:  # another thread buries a job meanwhile
+                poller.inbox.trim_soon()
+            return super().trim_dead(now)
+
+    poller = poller_on(store, setup, [], Busy(store, LIMITS))
+    poller.inbox.trim_soon()
+    poller.poll()
+
+    assert len(trims) == 2
 
 
 def test_large_entries_are_moved_few_at_a_time(store: Store, setup: Setup) -> None:

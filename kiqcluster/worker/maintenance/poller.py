@@ -343,7 +343,8 @@ class Poller(Service):
     def _trim(self) -> None:
         while self.inbox.is_trim_wanted and not self.stopping.is_set():
             self.inbox.is_trim_wanted = False  # first: whoever buries meanwhile may want it again
-            self.inbox.is_trim_wanted |= self._engine.trim_dead(self._runtime.clock.now()).has_more
+            if self._engine.trim_dead(self._runtime.clock.now()).has_more:
+                self.inbox.is_trim_wanted = True
 
 
 def _deferred(old: bytes, now: float) -> Move:

@@ -183,7 +183,10 @@ class Execution:
         if unit.deaths and unit.deaths >= (allowed := self._deaths_allowed(definition)):
             # In hooks and handlers, too many processes may have died as well.
             is_told = unit.deaths < allowed + MOST_HOOK_DEATHS
-            return self._end_unrun(run, job, killed_processes(job, is_told=is_told))
+            killed = killed_processes(job, is_told=is_told)
+            # First: a hook or a handler may kill this process as well.
+            self._report.log_failed("killed its processes, will not run again", killed.error)
+            return self._end_unrun(run, job, killed)
         if started >= self._report.cpu_due:
             self._report.begin(started)
         CURRENT_JOB.set(run.context)

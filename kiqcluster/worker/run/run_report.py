@@ -145,7 +145,6 @@ class RunReport:
                 if is_a(ending.error, PayloadDecompressionError):
                     tally(self._registry.find(read(unit.payload))[0], unit.queue).count("dead")
             case KilledProcesses():
-                self.log_failed("killed its processes, buried", ending.error)
                 tally(job.name, unit.queue).add(Dead(b"", 0.0), 0.0, None, was_retried=False)
                 if ending.is_told:
                     self._setup.notify_error_handlers(

@@ -55,6 +55,24 @@ def test_deaths_too_many_ask_it_in_place_of_the_other(worker: Worker, asked: lis
     assert len(worker.mourned) == 1
 
 
+@pytest.mark.parametrize("where", ["a hook", "a death handler"])
+def test_deaths_too_many_are_logged_before_code_runs_that_may_kill_this_process_too(worker: Worker, where: str) -> None:
+    logged: list[list[str]] = []
+
+    def note(*_: object) -> None:
+        logged.append([name for name, _ in worker.events])
+
+    hooks = {"retries_exhausted": note} if where == "a hook" else {}
+    job(name="long", **hooks)(lambda: None)
+    if where == "a death handler":
+        worker.setup.death_handler(note)
+
+    worker.execution.execute(a_run(deaths=3))
+
+    assert logged == [["job_failed"]]
+    assert [name for name, _ in worker.events] == ["job_failed"], "once"
+
+
 def test_forced_stops_too_many_ask_it_as_well(worker: Worker, asked: list[Any]) -> None:
     declare(asked, max_retries_after_interruption=2)
 

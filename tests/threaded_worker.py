@@ -43,9 +43,9 @@ class ThreadedWorker(Bench):
         self.async_processor = AsyncProcessor(asyncio.new_event_loop(), self.fetch.coordinator.hand_in, make(), *parts)
         execution = make(async_jobs=self.async_processor)
         self.processor = Processor(0, self.fetch, execution, *parts, self.async_processor)
-        processors = Processors(self.clock)
-        processors.threads, processors.loop = [self.processor], self.async_processor
-        self._manager = Manager(processors, self.fetch, Mock(), self.clock, self._on_crash)
+        self.processors = Processors(self.clock)
+        self.processors.threads, self.processors.loop = [self.processor], self.async_processor
+        self._manager = Manager(self.processors, self.fetch, Mock(), self.clock, self._on_crash)
 
     def __enter__(self) -> Self:
         self.async_processor.start()
@@ -73,13 +73,17 @@ class ThreadedWorker(Bench):
         """Wait until no job is queued or in flight."""
         wait_until(self._is_through, "all jobs to be settled", seconds)
 
-    def _is_through(self) -> bool:
+    def step(self) -> None:
+        """Do what the manager's loop does, and let time pass if the processor waits."""
         self._manager._replace_dead()
         self.fetch.flush_overdue()
         if self.coordinator.supply.demand or not self.processor.is_alive:
             self.clock.time += 1.0
             self._manager._sweep()
         PAUSE.wait(0.0005)
+
+    def _is_through(self) -> bool:
+        self.step()
         return not self.queued() and not self.inflight()
 
     def _on_crash(self, name: str, error: Exception) -> None:

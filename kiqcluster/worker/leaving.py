@@ -34,7 +34,7 @@ def leave(runtime: Runtime, parts: Parts, *, is_requested: bool, timed_out: Coll
     if is_requested:
         processors.cancel(CANCEL_SECONDS)
     running = [each.unit for each in processors.running()]
-    interrupted = processors.interrupt(timed_out) if is_requested else []
+    interrupted = processors.interrupt(timed_out) if is_requested else processors.ended()
     suspects = [] if is_requested else [run.unit.token for run in processors.suspects()]
     if running:
         event = "worker_interrupted" if is_requested else "stop_unasked"

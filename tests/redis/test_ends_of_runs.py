@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from threading import Event
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from kiqcluster import job
 from kiqcluster.application.registry import Registry
-from kiqcluster.process.runtime import Setup
-from kiqcluster.sidekiq.outcome import Outcome
+from kiqcluster.process.runtime import Run, Setup
+from kiqcluster.sidekiq.outcome import Effect, Outcome
 from kiqcluster.store import Store
+from kiqcluster.store.engine.units import Settlement
 from kiqcluster.worker.run.job_run import JobRun
 from tests.kit import TIMEOUT_SECONDS, wait_until
 from tests.threaded_worker import ThreadedWorker
@@ -30,6 +31,10 @@ def worker(store: Store, setup: Setup, registry: Registry) -> Iterator[ThreadedW
 def ran(registry: Registry) -> list[str]:
     """The jobs that have run to their end."""
     found: list[str] = []
+
+    @job(name="Sync")
+    def run() -> None:
+        found.append("Sync")
 
     @job(name="Async")
     async def run_async() -> str:
@@ -121,3 +126,86 @@ def test_an_async_job_that_has_returned_is_done(
     assert ran == ["Async"]
     assert (store.call("ZCARD", "retry"), store.call("ZCARD", "dead")) == (0, 0)
     assert worker.crashes == []
+
+
+class Hold:
+    """Holds a thread before or after one call of a method, until the block ends."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, owner: object, method: str, *, is_after: bool = False) -> None:
+        self.reached, self._released = Event(), Event()
+        call = getattr(owner, method)
+
+        def call_held(*arguments: Any) -> Any:
+            returned = call(*arguments) if is_after else None
+            if is_after or any(arguments):  # `next` without an outcome is not the end of a run
+                self.reached.set()
+                assert self._released.wait(TIMEOUT_SECONDS)
+            return returned if is_after else call(*arguments)
+
+        patch.setattr(owner, method, call_held)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._released.set()
+
+
+def decided(worker: ThreadedWorker, patch: pytest.MonkeyPatch) -> tuple[str, Hold]:
+    return "Sync", Hold(patch, worker.processor._execution._report, "conclude")
+
+
+def not_handed_in(worker: ThreadedWorker, patch: pytest.MonkeyPatch) -> tuple[str, Hold]:
+    return "Sync", Hold(patch, worker.fetch, "next")
+
+
+def not_handed_in_by_the_loop(worker: ThreadedWorker, patch: pytest.MonkeyPatch) -> tuple[str, Hold]:
+    return "Async", Hold(patch, worker.async_processor.execution, "finish", is_after=True)
+
+
+Stop = Callable[[ThreadedWorker], list[Settlement]]
+STOPS: dict[str, Stop] = {
+    "a forced stop": lambda worker: worker.processors.interrupt(),
+    "its own time limit": lambda worker: worker.processors.interrupt([run.unit.token for run in runs_of(worker)]),
+    "the time limit of another job": lambda worker: worker.processors.interrupt(["another"]),
+    "a stop that nobody has asked for": lambda worker: worker.processors.ended(),
+}
+
+
+def runs_of(worker: ThreadedWorker) -> list[JobRun]:
+    return worker.processors.running()
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("hold", [decided, not_handed_in, not_handed_in_by_the_loop])
+def test_a_job_that_has_ended_when_the_process_must_go_is_settled_with_its_rows(
+    worker: ThreadedWorker,
+    store: Store,
+    setup: Setup,
+    ran: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    hold: Callable[[ThreadedWorker, pytest.MonkeyPatch], tuple[str, Hold]],
+    stop: str,
+) -> None:
+    class Adding:
+        def __call__(self, run: Run, proceed: Callable[[], Outcome | None]) -> Outcome | None:
+            run.effects.append(Effect("sadd", "rows", ("of middleware",)))
+            return proceed()
+
+        async def acall(self, run: Run, proceed: Callable[[], Any]) -> Outcome | None:
+            run.effects.append(Effect("sadd", "rows", ("of middleware",)))
+            returned: Outcome | None = await proceed()
+            return returned
+
+    setup.server_middleware.add(Adding())
+    name, held = hold(worker, monkeypatch)
+
+    worker.push_job(name)
+    with held:
+        wait_until(lambda: worker.step() or held.reached.is_set(), "the job to end")
+        worker.fetch.leave(STOPS[stop](worker), TIMEOUT_SECONDS)
+
+    assert ran == [name]
+    assert (worker.queued(), store.call("ZCARD", "retry")) == ([], 0)
+    assert store.call("SMEMBERS", "rows") == [b"of middleware"]
+    assert store.call("GET", "stat:processed") == b"1"

@@ -149,23 +149,24 @@ class Execution:
     def interrupt(self, run: JobRun) -> Outcome:
         """Return the outcome of a unit that still runs when the process must go, with its run's effects.
 
-        Called by the main thread; the run itself goes on, and its result is ignored.
+        Called by the main thread; the run itself goes on, and its result is ignored.  A run that has an outcome
+        already keeps it, here and in the next two.
         """
-        return copy_context().run(self._interrupt, run)
+        return copy_context().run(self._unless_ended, self._interrupt, run)
 
     def put_back(self, run: JobRun) -> Outcome:
         """Return the outcome of such a unit where another job is the reason: this stop does not count.
 
         Raises MalformedPayload.
         """
-        return copy_context().run(self._put_back, run)
+        return copy_context().run(self._unless_ended, self._put_back, run)
 
     def time_out(self, run: JobRun) -> Outcome:
         """Return the outcome of a unit that has run for longer than its `timeout_hard`: it has failed.
 
         Called by the main thread of a process that must go, or for a unit of a process that was killed.
         """
-        return copy_context().run(self._time_out, run)
+        return copy_context().run(self._unless_ended, self._time_out, run)
 
     # 1. read
 
@@ -450,6 +451,14 @@ class Execution:
         return self._with_effects(run, ending, outcome)
 
     # the main thread's ends
+
+    def _unless_ended(self, end: Callable[[JobRun], Outcome], run: JobRun) -> Outcome:
+        """Return the outcome of a run that has ended and is not handed in, else the one that it gets now."""
+        outcome, ending = run.outcome, run.ending
+        if outcome is None:
+            return end(run)
+        # Without its ending it is released: its thread has the outcome with all rows, and `interrupt` looks there.
+        return outcome if ending is None else self._rows.with_effects(run, ending, outcome)
 
     def _interrupt(self, run: JobRun) -> Outcome:
         try:

@@ -68,20 +68,30 @@ class Processor(Service):
         return None if self.is_alive else self._finished
 
     def interrupt(self, timed_out: Collection[str] = ()) -> Settlement | None:
-        """Return the outcome of the unit that still runs when the process must go, or that a crash has left over.
+        """Return the outcome of the unit that still runs when the process must go, or that was the last to end.
 
+        That one may be handed in already; then it changes nothing.
         timed_out: tokens of the units because of which it must go; they have failed, and the others do not count.
         """
         run = self.running
         if run is None:
-            return self.left_over
+            return self._finished
         conclude = self._execution.put_back if timed_out else self._execution.interrupt
         if run.unit.token in timed_out:
             conclude = self._execution.time_out
         try:
-            return Settlement(run.unit, conclude(run))
+            outcome = conclude(run)
         except BaseException:  # noqa: BLE001  # a handler that calls sys.exit must not keep the others from going back
-            return Settlement(run.unit, REQUEUE)
+            outcome = run.outcome or REQUEUE
+        finished = self._finished
+        if self.running is not run and finished is not None and finished.unit is run.unit:
+            return finished  # it has ended meanwhile
+        return Settlement(run.unit, outcome)
+
+    def ended(self) -> Settlement | None:
+        """Return the outcome of the last unit that has ended, handed in or not; None while the next one runs."""
+        run = self.running
+        return self.interrupt() if run is None or run.outcome is not None else None
 
     def _await_place(self, settlement: Settlement, async_jobs: AsyncJobs) -> None:
         """Hand a unit in for which the event loop has no place, and take no other one until there is one."""

@@ -105,3 +105,8 @@ class Processors:
         """Return the outcomes of the units that still run when the process must go.  timed_out: see Processor."""
         found = [each for processor in self.threads if (each := processor.interrupt(timed_out)) is not None]
         return found if self.loop is None else [*found, *self.loop.interrupt(timed_out)]
+
+    def ended(self) -> list[Settlement]:
+        """Return the outcomes of the units whose runs have ended, and that may not be handed in yet."""
+        found = [each for processor in self.threads if (each := processor.ended()) is not None]
+        return found if self.loop is None else [*found, *self.loop.ended()]

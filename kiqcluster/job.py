@@ -31,7 +31,7 @@ from kiqcluster.application.options import (
 from kiqcluster.application.registry import Definition
 from kiqcluster.application.signatures import signature_of
 from kiqcluster.client.chains import AsyncNext, Chain, HasPerform, Link, Next
-from kiqcluster.client.destination import store_of_handle
+from kiqcluster.client.destination import store_for_handle
 from kiqcluster.client.draft import Draft, Drafts
 from kiqcluster.client.handle import Handle
 from kiqcluster.client.preparation import push_of
@@ -199,7 +199,7 @@ class Enqueuer(Link[P, R]):
     def _handle(self, jid: Jid | None) -> Handle[R] | None:
         if jid is None:
             return None
-        return Handle(jid, self.definition, store_of_handle(self.definition.name, self.definition))
+        return Handle(jid, self.definition, store_for_handle(self.definition.name, self.definition))
 
 
 class ResolvedQueue:

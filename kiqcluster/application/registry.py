@@ -178,7 +178,7 @@ class Definition:
         """Return what `write_result` was given.  Raises UsageError."""
         return value
 
-    def enveloping(
+    def envelope(
         self, options: Mapping[str, JSON], now: float
     ) -> tuple[str, Mapping[str, JSON], Callable[[list[Any]], list[JSON]]]:
         """Return class and options of payloads with an envelope, and a function that wraps a list of arguments.
@@ -187,14 +187,14 @@ class Definition:
         """
         queue = options["queue"]
 
-        def envelop(arguments: list[Any]) -> list[JSON]:
+        def wrap(arguments: list[Any]) -> list[JSON]:
             try:
                 return [active_job.enveloped(self.name, queue, arguments, now)]
             except InvalidArguments as error:
                 error.args = (f"{self.name}: {error}",)
                 raise
 
-        return active_job.WRAPPER, {**options, "wrapped": self.name}, envelop
+        return active_job.WRAPPER, {**options, "wrapped": self.name}, wrap
 
     def with_envelope(self) -> Definition:
         """Return the same job, which sends and runs ActiveJob's envelopes."""

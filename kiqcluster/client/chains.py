@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, S
 
 from kiqcluster.application.options import CLAIMING
 from kiqcluster.application.registry import Definition
-from kiqcluster.client.destination import store_of_handle, target_of
+from kiqcluster.client.destination import store_for_handle, store_for_push
 from kiqcluster.client.draft import Draft
 from kiqcluster.client.handle import Handle
 from kiqcluster.client.items import read_item
@@ -212,12 +212,12 @@ class Chain(Generic[P, R]):
         setup = current_setup()
         first = self.first.definition
         _check(first.name, first, {})
-        place = target_of(setup, first.name, first, store)
+        place = store_for_push(setup, first.name, first, store)
         following, definition = list[Payload](), None
         for step in self._steps:
             name, definition, options = _read_job(setup, step.job)
             _check(name, definition, options)
-            if target_of(setup, name, definition, store) is not place:
+            if store_for_push(setup, name, definition, store) is not place:
                 raise InvalidPush(
                     f"{name} is in another shard than {first.name}, and a chain is in one: route both to one shard, or "
                     "have the job before it enqueue it"
@@ -234,7 +234,7 @@ class Chain(Generic[P, R]):
     def _handle(self, prepared: _Prepared, first: Jid) -> Handle[R]:
         definition = prepared.definition if prepared.following else self.first.definition
         name = str(prepared.following[-1]["class"]) if prepared.following else self.first.definition.name
-        store = store_of_handle(self.first.definition.name, self.first.definition)
+        store = store_for_handle(self.first.definition.name, self.first.definition)
         jids = (first, *prepared.jids)
         return Handle(jids[-1], definition, store, name=name, jids=jids)
 

@@ -1,7 +1,9 @@
 """Destinations: where the jobs of a push are written.  Threads and coroutines share all of it but the wait.
 
-destination_of   chosen once for each push, at its call: also for a write that waits for a commit
-target_of        the shard of a push; store_of for those who write themselves, store_of_handle for those who read
+destination_of           chosen once for each push, at its call: also for a write that waits for a commit
+store_for_push           the shard of a push, also in memory
+require_store_for_push   the same for callers that write to Redis themselves, which cannot be done in memory
+store_for_handle         the shard in which a handle looks for its job
 
 | destination | chosen                                              | its jobs                                     |
 |-------------|-----------------------------------------------------|----------------------------------------------|
@@ -28,7 +30,7 @@ from kiqcluster.process.delivery import OUTBOX, VIA, Deferral, Delivery, Ready, 
 from kiqcluster.process.runtime import Setup, current_setup
 from kiqcluster.store import Store
 
-__all__ = ["Destination", "destination_of", "store_of", "store_of_handle", "target_of"]
+__all__ = ["Destination", "destination_of", "require_store_for_push", "store_for_handle", "store_for_push"]
 
 
 class Destination(Protocol):
@@ -121,13 +123,13 @@ def destination_of(setup: Setup, draft: Draft | Drafts) -> Destination:
     return found if setup.deferral is None else AfterCommit(setup.deferral, draft.definition, found)
 
 
-def store_of_handle(name: str, definition: Definition | None) -> Store | None:
+def store_for_handle(name: str, definition: Definition | None) -> Store | None:
     """Return the shard in which a handle looks for its job, None in memory.  Raises UnroutedCall."""
     setup = current_setup()
-    return target_of(setup, name, definition) if setup.delivery is None else None
+    return store_for_push(setup, name, definition) if setup.delivery is None else None
 
 
-def store_of(setup: Setup, name: str, definition: Definition | None, store: Store | None = None) -> Store:
+def require_store_for_push(setup: Setup, name: str, definition: Definition | None, store: Store | None = None) -> Store:
     """Return the shard of a push; for those who write themselves.  Raises UnroutedCall; UsageError in memory."""
     if setup.delivery is not None:
         raise UsageError(
@@ -135,9 +137,9 @@ def store_of(setup: Setup, name: str, definition: Definition | None, store: Stor
             "kiq_store instead of kiq_fake or kiq_inline; otherwise `with RedisServer() as server, real(), "
             "Client.via(server.store()):`, from kiqcluster.testing"
         )
-    return target_of(setup, name, definition, store)
+    return store_for_push(setup, name, definition, store)
 
 
-def target_of(setup: Setup, name: str, definition: Definition | None, store: Store | None = None) -> Store:
+def store_for_push(setup: Setup, name: str, definition: Definition | None, store: Store | None = None) -> Store:
     """Return the shard for which a push is made, also in memory.  Raises UnroutedCall."""
     return store or VIA.get() or shard_of(setup, name, definition) or setup.current_store()

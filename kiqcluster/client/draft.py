@@ -30,9 +30,9 @@ class Draft:
     wait_replicas: int = 0  # how many replicas must confirm the write
     store: Store | None = None  # the shard that the caller names
 
-    def envelop(self, definition: Definition, now: float) -> None:
+    def put_in_envelope(self, definition: Definition, now: float) -> None:
         """Put the job into ActiveJob's envelope.  Raises InvalidArguments."""
-        self.name, self.options, wrap = definition.enveloping(self.options, now)
+        self.name, self.options, wrap = definition.envelope(self.options, now)
         self.arguments = wrap(self.arguments)
 
 
@@ -49,9 +49,9 @@ class Drafts:
     wait_replicas: int = 0
     store: Store | None = None
 
-    def enveloping(self, now: float) -> Callable[[list[JSON]], list[JSON]] | None:
+    def envelope(self, now: float) -> Callable[[list[JSON]], list[JSON]] | None:
         """Return a function that puts arguments into ActiveJob's envelope; None if the class wants none."""
         if self.definition is None or self.definition.enveloped is None:
             return None
-        self.name, self.options, wrap = self.definition.enveloping(self.options, now)
+        self.name, self.options, wrap = self.definition.envelope(self.options, now)
         return wrap

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from kiqcluster.application.argument_types import TypedDefinition
 from kiqcluster.application.registry import Definition
-from kiqcluster.client.destination import target_of
+from kiqcluster.client.destination import store_for_push
 from kiqcluster.client.draft import Draft, Drafts
 from kiqcluster.errors import InvalidArguments, InvalidPush, PushError
 from kiqcluster.features.stacks import PushHooks, current_stacks
@@ -86,9 +86,9 @@ def prepare_all(setup: Setup, drafts: Drafts) -> Sequence[Ready | None]:
     entries = list(entries)
     times = _times(drafts.at, len(entries))
     lists = all_positions(name, drafts.definition, entries)  # all lists, before middleware sees any
-    envelop = drafts.enveloping(CLOCK.now())
-    if envelop is not None:
-        lists = _each(lists, envelop)
+    wrap = drafts.envelope(CLOCK.now())
+    if wrap is not None:
+        lists = _each(lists, wrap)
     for on_draft in hooks.on_draft:
         drafts.options = on_draft(drafts.options)
     jobs = _alike(setup, drafts, lists, times) if _may_be_alike(setup, hooks, drafts) else None
@@ -110,7 +110,7 @@ def _settle(hooks: PushHooks, draft: Draft) -> None:
     """Settle what the caller has left open."""
     definition = draft.definition
     if definition is not None and definition.enveloped is not None:
-        draft.envelop(definition, CLOCK.now())
+        draft.put_in_envelope(definition, CLOCK.now())
     for on_draft in hooks.on_draft:
         draft.options = on_draft(draft.options)
     if draft.at is not None:
@@ -171,7 +171,7 @@ def _push(setup: Setup, hooks: PushHooks, draft: Draft) -> Push | None:
     definition = draft.definition
     features = () if definition is None else hooks.of(definition)
     if features or jid is not None:
-        push.keys = target_of(setup, name, definition, draft.store).keys
+        push.keys = store_for_push(setup, name, definition, draft.store).keys
         for on_named_jid in () if jid is None else hooks.on_named_jid:
             push.rows += on_named_jid(push)
     if definition is not None:
@@ -243,7 +243,7 @@ def _limited(setup: Setup, name: str, definition: Definition | None, encoded: by
             f"{name}: the payload has {len(encoded)} bytes, and Redis takes {MAX_PAYLOAD_BYTES} at most; "
             "store the data elsewhere, and pass where it is"
         )
-    for feature in current_stacks().push.encoded:
+    for feature in current_stacks().push.encoded_features:
         encoded = feature.on_encoded(setup, name, definition, encoded)
     return encoded
 
@@ -286,7 +286,9 @@ def _alike(
 
 
 def _is_large(setup: Setup, size: int) -> bool:
-    return size > MAX_PAYLOAD_BYTES or any(each.looks_at(setup, size) for each in current_stacks().push.encoded)
+    return size > MAX_PAYLOAD_BYTES or any(
+        each.looks_at(setup, size) for each in current_stacks().push.encoded_features
+    )
 
 
 def _each(entries: Iterable[T], step: Callable[[T], U]) -> list[U]:

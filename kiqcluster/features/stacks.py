@@ -5,13 +5,13 @@ server   on_begin, before a unit runs: a verdict, or begin rows (begin.lua), all
          on_end, when the outcome is decided: rows of settle's table of effects, written with that outcome; only of
          those that have it (EndFeature).  on_end_failed: the rows instead, where on_end has raised an error
 
-| hook of a push | when                                                  | gives              | of                     |
-|----------------|-------------------------------------------------------|--------------------|------------------------|
-| on_draft       | first, once for a push or a bulk push                 | the options        | Contexts               |
-| on_named_jid   | after middleware and checks, if the caller gave a jid | rows of push.lua   | ClientCancellations    |
-| on_push        | next, where the class uses the feature                | rows of push.lua   | the next three of them |
-| on_encode      | the payload is final, and has the feature's `key`     | changes of it      | expiry, encryption     |
-| on_encoded     | the payload is large for the feature (`looks_at`)     | the bytes to write | SizeLimiter            |
+| hook         | when                                       | gives            | of features                      |
+|--------------|--------------------------------------------|------------------|----------------------------------|
+| on_draft     | first, once for a push or a bulk push      | the options      | contexts                         |
+| on_named_jid | after middleware, if the caller gave a jid | rows of push.lua | cancellations                    |
+| on_push      | next, where the class uses the feature     | rows of push.lua | policies, deduplication, history |
+| on_encode    | the payload is final, and has its `key`    | changes of it    | expiry, encryption               |
+| on_encoded   | the payload is large for it (`looks_at`)   | the bytes        | size limiter                     |
 
 Each feature says which jobs use it.  A job that uses none pays for none; a feature without rows costs no round trip.
 The script that moves a unit releases what its begin rows took.  Features never release anything themselves.
@@ -86,7 +86,7 @@ class DraftFeature(Protocol):
 
 
 @runtime_checkable
-class NamedFeature(Protocol):
+class NamedJidFeature(Protocol):
     """A client half for pushes whose jid the caller has named."""
 
     def on_named_jid(self, push: Push) -> Iterable[Effect]:
@@ -131,7 +131,7 @@ class PushFeature(Protocol):
         ...
 
 
-ClientFeature = DraftFeature | NamedFeature | PushFeature | EncodeFeature | EncodedFeature
+ClientFeature = DraftFeature | NamedJidFeature | PushFeature | EncodeFeature | EncodedFeature
 
 
 class ServerFeature(Protocol):
@@ -186,31 +186,43 @@ def asks_ahead(feature: ServerFeature, definition: Definition) -> bool:
 
 
 class PushHooks:
-    """The client halves of the features, by the hooks that they have."""
+    """The client halves of the features, by the hooks that they have.
 
-    __slots__ = ("encode_keys", "encoded", "encodes", "on_draft", "on_named_jid", "pushes", "used_by")
+    on_draft, on_named_jid: the hooks themselves.  on_encode: the same, each with the key of the payloads that use it;
+    encode_keys: these keys.  encoded_features: those with `on_encoded`.  push_features: those with `on_push`.
+    """
+
+    __slots__ = (
+        "_by_definition",
+        "encode_keys",
+        "encoded_features",
+        "on_draft",
+        "on_encode",
+        "on_named_jid",
+        "push_features",
+    )
 
     def __init__(self, features: tuple[ClientFeature, ...]) -> None:
         self.on_draft = tuple(each.on_draft for each in features if isinstance(each, DraftFeature))
-        self.on_named_jid = tuple(each.on_named_jid for each in features if isinstance(each, NamedFeature))
-        self.pushes = tuple(each for each in features if isinstance(each, PushFeature))
-        self.encodes = tuple((each.key, each.on_encode) for each in features if isinstance(each, EncodeFeature))
-        self.encode_keys = frozenset(key for key, _ in self.encodes)
-        self.encoded = tuple(each for each in features if isinstance(each, EncodedFeature))
-        self.used_by: dict[Definition, tuple[PushFeature, ...]] = {}
+        self.on_named_jid = tuple(each.on_named_jid for each in features if isinstance(each, NamedJidFeature))
+        self.push_features = tuple(each for each in features if isinstance(each, PushFeature))
+        self.on_encode = tuple((each.key, each.on_encode) for each in features if isinstance(each, EncodeFeature))
+        self.encode_keys = frozenset(key for key, _ in self.on_encode)
+        self.encoded_features = tuple(each for each in features if isinstance(each, EncodedFeature))
+        self._by_definition: dict[Definition, tuple[PushFeature, ...]] = {}
 
     def complete(self, setup: Setup, push: Push, definition: Definition | None) -> None:
         """Have features change the final payload: keys that count from it, a secret to encrypt.  Raises PushError."""
-        for key, on_encode in self.encodes:
+        for key, on_encode in self.on_encode:
             if key in push.payload:
                 on_encode(setup, push, definition)
 
     def of(self, definition: Definition) -> tuple[PushFeature, ...]:
         """Return the features that take part in the write of a job."""
-        found = self.used_by.get(definition)
+        found = self._by_definition.get(definition)
         if found is None:
-            found = tuple(each for each in self.pushes if each.is_used_by(definition))
-            _remember(self.used_by, definition, found)
+            found = tuple(each for each in self.push_features if each.is_used_by(definition))
+            _remember(self._by_definition, definition, found)
         return found
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from kiqcluster.application.argument_types import TypedDefinition
 from kiqcluster.client.chains import Chain
-from kiqcluster.client.destination import store_of
+from kiqcluster.client.destination import require_store_for_push
 from kiqcluster.client.draft import Drafts
 from kiqcluster.client.items import read_item
 from kiqcluster.client.preparation import all_positions, prepare_all
@@ -95,7 +95,7 @@ class Task:
         callbacks = {"on_complete": on_complete, "on_success": on_success, "on_death": on_death}
         setup = current_setup()
         label, definition, options = _job(job, queue)
-        store = store_of(setup, label, definition, None if parent is None else parent._store)
+        store = require_store_for_push(setup, label, definition, None if parent is None else parent._store)
         task = cls(new_jid(), store)
         jobs = [each for each in task._prepared(label, definition, options, rows) if each is not None]
         kept_callbacks = prepared_callbacks(setup, store, task.id, callbacks)
@@ -131,7 +131,7 @@ class Task:
         """
         setup = current_setup()
         given = store if store is not None else None if parent is None else parent._store
-        task = cls(new_jid(), given or store_of(setup, name, None))
+        task = cls(new_jid(), given or require_store_for_push(setup, name, None))
         callbacks = {"on_complete": on_complete, "on_success": on_success, "on_death": on_death}
         prepared = prepared_callbacks(setup, task._store, task.id, callbacks)
         task._create(name, "", 0, prepared, parent, {"ttl": ttl, "kept": kept, "history": int(history)})

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, Unpa
 
 from kiqcluster import Client
 from kiqcluster.application.registry import current_registry
-from kiqcluster.client.destination import store_of_handle
+from kiqcluster.client.destination import store_for_handle
 from kiqcluster.client.handle import Handle
 from kiqcluster.contrib.celery.attributes import RefusesAttributes
 from kiqcluster.contrib.celery.calls import call_of
@@ -104,7 +104,7 @@ class Celery(RefusesAttributes):
         jid = Client().push({**item, **{key: value for key, value in keys.items() if value is not None}})
         if jid is None:
             raise PushStopped(f"{name} was not enqueued: client middleware stopped the push")
-        store = store_of_handle(name, definition)
+        store = store_for_handle(name, definition)
         return AsyncResult(
             HandleOfId(jid, None, store, name=name) if definition is None else Handle(jid, definition, store)
         )

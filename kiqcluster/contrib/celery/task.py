@@ -18,7 +18,7 @@ from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, overload
 
 from kiqcluster import current_job
 from kiqcluster.application.definitions import check_function, define
-from kiqcluster.client.destination import store_of_handle
+from kiqcluster.client.destination import store_for_handle
 from kiqcluster.client.draft import Draft
 from kiqcluster.client.handle import Handle
 from kiqcluster.client.sending import send
@@ -120,7 +120,7 @@ class Task(RefusesAttributes, Generic[P, R]):
 
     def AsyncResult(self, task_id: str) -> Result[R]:  # noqa: N802  # Celery's name
         """Return the handle of a job of this task that was enqueued before."""
-        store = store_of_handle(self.name, self.definition)
+        store = store_for_handle(self.name, self.definition)
         return Result(Handle(task_id, self.definition, store))  # type: ignore[arg-type]  # a jid is text
 
     def _push(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call) -> Result[R]:

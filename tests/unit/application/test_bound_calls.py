@@ -86,7 +86,7 @@ def test_an_envelope_has_its_defaults_too() -> None:
     def sync(account: int, *, region: str = "eu") -> None: ...
 
     definition = definition_of(sync, active_job=True)
-    envelope = definition.enveloping({"queue": "default"}, 0.0)[2](definition.positional((7,), {}))
+    envelope = definition.envelope({"queue": "default"}, 0.0)[2](definition.positional((7,), {}))
 
     assert bound(definition, {"class": WRAPPER, "args": envelope}) == ((7,), {"region": "eu"})
 

@@ -108,7 +108,7 @@ class TestKey:
 
         definition = sync.definition.enveloped
         assert definition is not None
-        envelope = sync.definition.enveloping({"queue": "default"}, 0.0)[2](
+        envelope = sync.definition.envelope({"queue": "default"}, 0.0)[2](
             sync.definition.positional((7,), {"region": "eu"})
         )
         assert key_of(definition, {"class": WRAPPER, "args": envelope}) == "eu"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from threading import Event
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import pytest
 
@@ -14,9 +14,11 @@ from kiqcluster.process.runtime import Run, Setup
 from kiqcluster.sidekiq.outcome import Effect, Outcome
 from kiqcluster.store import Store
 from kiqcluster.store.engine.units import Settlement
+from kiqcluster.worker.run import execution
+from kiqcluster.worker.run.endings import Returned
 from kiqcluster.worker.run.job_run import JobRun
 from tests.kit import TIMEOUT_SECONDS, wait_until
-from tests.threaded_worker import ThreadedWorker
+from tests.threaded_worker import ASYNC_PLACES, ThreadedWorker
 
 Interleave = Callable[[ThreadedWorker, pytest.MonkeyPatch], None]
 
@@ -33,8 +35,9 @@ def ran(registry: Registry) -> list[str]:
     found: list[str] = []
 
     @job(name="Sync")
-    def run() -> None:
+    def run() -> str:
         found.append("Sync")
+        return "a value"
 
     @job(name="Async")
     async def run_async() -> str:
@@ -128,6 +131,92 @@ def test_an_async_job_that_has_returned_is_done(
     assert worker.crashes == []
 
 
+class Adding:
+    """Middleware that adds a row."""
+
+    def __call__(self, run: Run, proceed: Callable[[], Outcome | None]) -> Outcome | None:
+        run.effects.append(Effect("sadd", "rows", ("of middleware",)))
+        return proceed()
+
+    async def acall(self, run: Run, proceed: Callable[[], Any]) -> Outcome | None:
+        run.effects.append(Effect("sadd", "rows", ("of middleware",)))
+        returned: Outcome | None = await proceed()
+        return returned
+
+
+@pytest.mark.parametrize("has_middleware", [False, True])
+@pytest.mark.parametrize("name", ["Sync", "Async"])
+def test_a_job_for_whose_ending_there_is_no_memory_at_first_runs_no_more_than_once(
+    worker: ThreadedWorker,
+    store: Store,
+    setup: Setup,
+    ran: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    has_middleware: bool,
+) -> None:
+    tries: list[None] = []
+
+    class Scarce(Returned):
+        def __init__(self, *arguments: Any) -> None:
+            tries.append(None)
+            if len(tries) == 1:
+                raise MemoryError
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(execution, "Returned", Scarce)
+    if has_middleware:
+        setup.server_middleware.add(Adding())
+
+    worker.push_job(name)
+    worker.run_all()
+
+    assert tries
+    assert len(ran) + store.call("ZCARD", "retry") == 1, "it runs later only if it has not run"
+    assert store.call("ZCARD", "dead") == 0
+
+
+def test_an_async_job_whose_end_fails_at_all_is_settled_and_leaves_its_place(
+    worker: ThreadedWorker, store: Store, ran: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided = worker.async_processor.execution
+
+    def fail(*_: object) -> NoReturn:
+        raise MemoryError
+
+    monkeypatch.setattr(decided._report, "conclude", fail)
+    monkeypatch.setattr(decided, "_without_report", fail)
+
+    for _ in range(ASYNC_PLACES + 1):
+        worker.push_job("Async")
+    worker.run_all()
+
+    assert ran == ["Async"] * (ASYNC_PLACES + 1)
+    assert (store.call("ZCARD", "retry"), store.call("ZCARD", "dead")) == (0, 0)
+
+
+def test_the_loop_is_woken_again_after_a_wake_that_had_no_memory(
+    worker: ThreadedWorker, store: Store, ran: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = worker.async_processor.loop
+    wake, tries = loop.call_soon_threadsafe, list[None]()
+
+    def wake_late(*arguments: Any) -> object:
+        tries.append(None)
+        if len(tries) == 1:
+            raise MemoryError
+        return wake(*arguments)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", wake_late)
+
+    worker.push_job("Async")
+    worker.push_job("Async")
+    worker.run_all()
+
+    assert ran == ["Async"], "the other one could not begin"
+    assert store.call("ZCARD", "retry") == 1
+
+
 class Hold:
     """Holds a thread before or after one call of a method, until the block ends."""
 
@@ -187,16 +276,6 @@ def test_a_job_that_has_ended_when_the_process_must_go_is_settled_with_its_rows(
     hold: Callable[[ThreadedWorker, pytest.MonkeyPatch], tuple[str, Hold]],
     stop: str,
 ) -> None:
-    class Adding:
-        def __call__(self, run: Run, proceed: Callable[[], Outcome | None]) -> Outcome | None:
-            run.effects.append(Effect("sadd", "rows", ("of middleware",)))
-            return proceed()
-
-        async def acall(self, run: Run, proceed: Callable[[], Any]) -> Outcome | None:
-            run.effects.append(Effect("sadd", "rows", ("of middleware",)))
-            returned: Outcome | None = await proceed()
-            return returned
-
     setup.server_middleware.add(Adding())
     name, held = hold(worker, monkeypatch)
 

@@ -129,7 +129,11 @@ class AsyncProcessor(Service):
 
     def _wake_loop(self) -> None:
         self._is_woken = True
-        self.loop.call_soon_threadsafe(self._start_submitted)
+        try:
+            self.loop.call_soon_threadsafe(self._start_submitted)
+        except BaseException:  # for want of memory: the next one that is submitted wakes it
+            self._is_woken = False
+            raise
 
     # the loop
 
@@ -151,10 +155,16 @@ class AsyncProcessor(Service):
         if self.is_cancelling and error is not None:
             run.has_ended = True
         else:
-            outcome = self.execution.finish(run.job_run, returned, error)
-            self._hand_in(Settlement(run.job_run.unit, outcome))
-            self._release(run)
-            run.release()
+            settlement = run.settlement
+            try:
+                settlement.outcome = self.execution.finish(run.job_run, returned, error)
+            except BaseException:  # there is no memory; its unit does not wait, and one that has run must not run again
+                settlement.outcome = run.job_run.outcome or REQUEUE
+                raise
+            finally:
+                self._hand_in(settlement)
+                self._release(run)
+                run.release()
         if self.is_cancelling:
             with self._ended:
                 self._ended.notify_all()
@@ -298,13 +308,14 @@ class AsyncRun(Coroutine[Any, Any, None]):
 
     __slots__ = (
         *("_coroutine", "_has_obeyed", "_processor", "_timer"),
-        *("has_ended", "is_over", "is_overdue", "job_run", "record", "task"),
+        *("has_ended", "is_over", "is_overdue", "job_run", "record", "settlement", "task"),
     )
 
     def __init__(
         self, processor: AsyncProcessor, job_run: JobRun, record: int, coroutine: Coroutine[Any, Any, Any]
     ) -> None:
         self.job_run = job_run
+        self.settlement = Settlement(job_run.unit, REQUEUE)  # now: after the run there may be no memory for it
         self.record = record
         self.task: asyncio.Task[None] | None = None
         self.has_ended = False
@@ -373,10 +384,10 @@ class AsyncRun(Coroutine[Any, Any, None]):
             exit_if_forked(processor.generation)
         if self.is_over:  # its factory has made a task, and failed
             raise StopIteration
-        processor.step = self
-        processor.steps += 1
-        self._record_step(processor)
         try:
+            processor.step = self
+            processor.steps += 1
+            self._record_step(processor)
             awaited = resume(*arguments)
         except StopIteration as ended:
             self._end(ended.value, None)

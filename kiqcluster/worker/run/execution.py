@@ -244,7 +244,7 @@ class Execution:
                 run.ending = RETURNED
             else:
                 definition.check_returned(value)
-                run.ending = Returned(value)
+                run.ending = with_memory(self._stopping.wait, partial(Returned, value))
         except BaseException:  # noqa: BLE001  # a job may raise anything, sys.exit included; no thread dies of it
             exit_if_forked(generation, handled_error())
             self._note_raised(run, job, handled_error())
@@ -325,6 +325,7 @@ class Execution:
     ) -> None:
         """Run a job inside the server middleware, and note how it ended."""
         unit, generation, value, has_run = run.unit, Forks.generation, None, False
+        ending = Returned()  # now: after the run there may be no memory for it
 
         def last() -> Outcome | None:
             nonlocal has_run, value
@@ -344,13 +345,15 @@ class Execution:
         seen = Run(job.payload, unit.queue, definition, instance, run.effects, unit.identity, unit.token)
         returned = self._setup.server_middleware.invoke(seen, last)
         exit_if_forked(generation)
-        run.ending = Returned(value, returned, not has_run)
+        ending.value, ending.by_middleware, ending.was_skipped = value, returned, not has_run
+        run.ending = ending
 
     async def _aperform_within(
         self, run: JobRun, job: ReadJob, definition: Definition, instance: object, perform: Callable[..., Any]
     ) -> Returned:
         """Run an async job inside the server middleware; return how it ended."""
         unit, value, has_run = run.unit, None, False
+        ending = Returned()  # now: after the run there may be no memory for it
 
         async def last() -> Outcome | None:
             nonlocal has_run, value
@@ -361,7 +364,8 @@ class Execution:
         run.effects = []
         seen = Run(job.payload, unit.queue, definition, instance, run.effects, unit.identity, unit.token)
         returned = await self._setup.server_middleware.ainvoke(seen, last)
-        return Returned(value, returned, not has_run)
+        ending.value, ending.by_middleware, ending.was_skipped = value, returned, not has_run
+        return ending
 
     def _finish(self, run: JobRun, returned: Any, raised: BaseException | None) -> Outcome:
         job, context = run.job, run.context
@@ -375,7 +379,9 @@ class Execution:
         elif is_a(returned, Returned):  # by `_aperform_within`
             run.ending = returned
         else:
-            run.ending = RETURNED if returned is None else Returned(returned)
+            run.ending = RETURNED
+            if returned is not None:
+                run.ending = with_memory(self._stopping.wait, partial(Returned, returned))
         if self._lines is not None:  # after the ending is noted: there may be no memory for them
             self._lines.take(context, job.definition)
             self._lines.go_on()

@@ -42,6 +42,7 @@ WORKER = (
     "LTRIM",
     "MULTI",
     "PEXPIRE",
+    "PTTL",
     "ROLE",
     "RPUSH",
     "SADD",

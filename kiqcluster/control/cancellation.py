@@ -10,7 +10,8 @@ remove_of_tasks  removes the jobs of cancelled tasks where they wait for long
 tell_processes   has all processes of a shard read the marks
 
 A job may move while it is looked for.  So sets are looked through before the queues that they feed, queues before the
-units in flight, and all of it once more where nothing was found.  The mark holds what slips through.
+units in flight, and all of it once more where nothing was found.  The mark holds what slips through, and is gone once a
+process has dropped or ended the job by it: so it tells that the job was found.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ class Cancelled:
     """What became of a job in one shard.
 
     removed: how many entries of this id waited, or of chains that lead to it.  running: processes hold it, so that it
-    runs or is about to.  told: whether an iterable job of Ruby was told.  follows: whether it is a later job of a chain
-    which is under way: it is dropped when it would begin, for as long as its mark lasts, and counts as not found.
+    runs or is about to, or one has ended it by its mark.  told: whether an iterable job of Ruby was told.
+    follows: whether it is a later job of a chain which is under way: it is dropped when it would begin, for as long as
+    its mark lasts, and counts as not found.
     """
 
     removed: int = 0
@@ -118,6 +120,8 @@ def cancel_in(store: Store, jid: str) -> Cancelled:
         running, leads = _held(store, jid, identities)
     if not (removed or running or leads or follows):
         (removed, follows), (running, leads) = _remove(store, jid), _held(store, jid, identities)
+        if not (removed or running or leads or follows):
+            running = int(store.call("ZSCORE", keys.cancelled, jid) is None)
     is_dead = not removed and not running and any(True for _ in _entries(store, keys.dead, jid))
     if (removed and not running) or is_dead:  # it cannot begin by itself; if somebody retries it, it is to run
         store.pipeline([("ZREM", keys.cancelled, jid), *([("HDEL", keys.iteration(jid), "cancelled")] * is_told)])

@@ -213,6 +213,22 @@ def test_a_job_that_ends_by_its_mark_before_its_process_is_told_was_found(
     assert cancel_in(store, JID) == Cancelled(running=1)
 
 
+def test_a_job_that_is_dropped_by_its_mark_between_two_looks_was_found(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A processor takes it and drops it within the time in which the places are looked through."""
+    lay(store, "queue", payload())
+    remove = cancellation._remove
+
+    def drop_and_remove(*arguments: Any) -> tuple[int, bool]:
+        store.pipeline([("DEL", store.keys.queue("low")), ("ZREM", store.keys.cancelled, JID)])
+        return remove(*arguments)
+
+    monkeypatch.setattr(cancellation, "_remove", drop_and_remove)
+
+    assert cancel_in(store, JID) == Cancelled(running=1)
+
+
 def test_marks_are_limited_in_number_and_age(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cancellation, "MAX_MARKS", 3)
     store.call("ZADD", store.keys.cancelled, 1, "of 1970")

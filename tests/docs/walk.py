@@ -5,7 +5,7 @@ A page says these things in plain sentences, and they are read from there:
     Save this as `shop/jobs.py`:              the next block becomes this file
     Add this to the end of `shop/jobs.py`:    the next block is appended to it
     in the second terminal                    where the next commands are typed; a terminal begins as a new login does
-    The first terminal prints:                the next block of text has lines that appear there, in this order
+    The first terminal prints:                the next block of text has lines that appear there, in any order
     Press Ctrl-C in the first terminal        ends the program that runs there
     Open <http://…/retries>: … `import`       the page answers, and has this word
 
@@ -69,7 +69,7 @@ class Terminal:
     def __init__(self, folder: Path, environ: dict[str, str], logs: Path) -> None:
         self._logs = logs  # folder of the logs of programs
         self._log = logs
-        self._read = 0  # characters of the log that earlier blocks have shown
+        self._read = 0  # lines of the log that earlier blocks have shown
         self._program: int | None = None
         self._mark = 0
         self._shell = subprocess.Popen(
@@ -101,23 +101,32 @@ class Terminal:
         assert code == 0, pid
         self._read, self._program = 0, int(pid)
 
-    def wait_for(self, line: str) -> None:
-        """Wait until the program here has printed such a line, after those before."""
-        expected = re.compile(rf"^.*{pattern(line)}", re.MULTILINE)
+    def wait_for(self, lines: Iterable[str]) -> None:
+        """Wait until the program here has printed such lines, after those of earlier blocks.
 
-        def found() -> bool:
-            match = expected.search(self.printed(), self._read)
-            self._read = match.end() if match else self._read
-            return match is not None
+        Each shown line is one that was printed.  Their order is free, since several processes print.
+        """
+        begin, found = self._read, set[int]()
+        for line in lines:
+            expected = re.compile(rf".*{pattern(line)}")
 
-        try:
-            wait_until(found, line, SECONDS)
-        except AssertionError as error:
-            raise AssertionError(f"not printed: {line}\n{self.printed()[-4_000:]}") from error
+            def appeared(expected: re.Pattern[str] = expected) -> bool:
+                new = enumerate(self.printed()[begin:])
+                number = next((n for n, each in new if n not in found and expected.match(each)), None)
+                if number is not None:
+                    found.add(number)
+                return number is not None
 
-    def printed(self) -> str:
+            try:
+                wait_until(appeared, line, SECONDS)
+            except AssertionError as error:
+                printed_at_last = "\n".join(self.printed())[-4_000:]
+                raise AssertionError(f"not printed: {line}\n{printed_at_last}") from error
+        self._read = begin + max(found, default=-1) + 1
+
+    def printed(self) -> list[str]:
         lines = COLOURS.sub("", self._log.read_text(errors="replace")).splitlines()
-        return "".join(f"{' '.join(line.split())}\n" for line in lines)
+        return [" ".join(line.split()) for line in lines]
 
     def press_ctrl_c(self) -> None:
         """End the program that runs here."""
@@ -188,8 +197,7 @@ def follow(page: Path, desk: Desk, project: Path) -> None:
                 elif is_run and language == "console":
                     type_in(desk, where, block)
                 elif is_run and language == "text":
-                    for line in desk.here(block).splitlines():
-                        desk.terminal(where).wait_for(line)
+                    desk.terminal(where).wait_for(desk.here(block).splitlines())
                 file, is_run = None, True
 
 

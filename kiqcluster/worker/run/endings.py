@@ -107,11 +107,11 @@ class Hooks(Protocol):
         """Return the seconds until the next attempt, DISCARD or KILL.  count: failures before this one."""
         ...
 
-    def is_kept(self, definition: Definition | None, told: Payload, error: Exception, *, is_interrupted: bool) -> bool:
+    def may_bury(self, definition: Definition | None, told: Payload, error: Exception, *, is_interrupted: bool) -> bool:
         """Return whether a job that does not run again goes to the dead set."""
         ...
 
-    def mourn(self, told: Payload, error: Exception) -> None:
+    def tell_death_handlers(self, told: Payload, error: Exception) -> None:
         """Tell the death handlers of a job that does not run again."""
         ...
 
@@ -378,15 +378,15 @@ def _ended(
 ) -> Outcome:
     """Return the outcome of a job that will not run again.  told: the payload as it would be written."""
     is_wanted = told.get("dead") is not False  # read first: a hook may change the payload that it is told
-    is_kept = hooks.is_kept(job.definition, told, error, is_interrupted=is_interrupted)
+    may_bury = hooks.may_bury(job.definition, told, error, is_interrupted=is_interrupted)
     # Before the outcome is written: after a crash in between they are told again, which is better than never.
-    hooks.mourn(told, error)
-    return Dead(entry, now) if is_kept and is_wanted else Discard()
+    hooks.tell_death_handlers(told, error)
+    return Dead(entry, now) if may_bury and is_wanted else Discard()
 
 
 def _forgotten(hooks: Hooks, told: Payload, error: Exception) -> Outcome:
     """Return the outcome of a job of which nothing is kept."""
-    hooks.mourn(told, error)
+    hooks.tell_death_handlers(told, error)
     return Discard()
 
 

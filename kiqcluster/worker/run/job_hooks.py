@@ -1,7 +1,7 @@
 """Job hooks: what the application says of a failed job, and what it is told.
 
-1. retry_in, is_kept   ask `retry_in`, `retries_exhausted` and `interruptions_exhausted`, for endings.py
-2. mourn               tells death handlers
+1. retry_in, may_bury   ask `retry_in`, `retries_exhausted` and `interruptions_exhausted`, for endings.py
+2. tell_death_handlers               tells death handlers
 3. report_error        tells error handlers
 """
 
@@ -43,7 +43,7 @@ class JobHooks:
             self._report_answer(answer, told)
         return retry.delay(wanted, count, self._rng)
 
-    def is_kept(self, definition: Definition | None, told: Payload, error: Exception, *, is_interrupted: bool) -> bool:
+    def may_bury(self, definition: Definition | None, told: Payload, error: Exception, *, is_interrupted: bool) -> bool:
         """Return whether the hook of a job that does not run again lets it go to the dead set."""
         if definition is None:
             return True
@@ -52,7 +52,7 @@ class JobHooks:
             hook = definition.interruptions_exhausted
         return self._ask(hook, told, error) is not DISCARD
 
-    def mourn(self, told: Payload, error: Exception) -> None:
+    def tell_death_handlers(self, told: Payload, error: Exception) -> None:
         self._setup.notify_death_handlers(told, error)
 
     def _ask(self, hook: Any, *facts: Any) -> Any:

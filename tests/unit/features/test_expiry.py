@@ -96,7 +96,7 @@ class TestRun:
     ) -> None:
         assert type(worker.run("offer", 1, expiry=time.time() - 0.001, **keys)) is Dropped
 
-        assert (ran, worker.reported, worker.mourned) == ([], [], [])
+        assert (ran, worker.reported, worker.told_of_deaths) == ([], [], [])
         assert worker.sample("skipped_total", "offer", action="dropped") == 1
         assert ("job_dropped", {"reason": "expiry"}) in worker.events
 

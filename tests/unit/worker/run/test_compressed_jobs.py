@@ -125,7 +125,7 @@ def test_a_retry_keeps_them_compressed_and_hooks_and_handlers_can_read_them(work
     stored(outcome, raw)
     assert asked == [[TEXT], [TEXT]]
     assert [context["job"]["args"] for _, context in worker.reported] == [[TEXT]] * 2
-    assert [payload["args"] for payload, _ in worker.mourned] == [[TEXT]]
+    assert [payload["args"] for payload, _ in worker.told_of_deaths] == [[TEXT]]
 
 
 def test_one_that_is_interrupted_or_of_an_unknown_class_keeps_them(worker: Worker, ran: list[Any]) -> None:

@@ -85,7 +85,7 @@ class TestRetries:
 
         outcome = worker.run("broken", **BY_LIMIT, retry=retry)
 
-        told += [payload for payload, _ in worker.mourned]
+        told += [payload for payload, _ in worker.told_of_deaths]
         assert isinstance(outcome, Dead | Retry)
         assert [each.get("deferred_by") for each in [decode(outcome.payload), *told]] == [None, None]
 

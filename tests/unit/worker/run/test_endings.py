@@ -77,14 +77,14 @@ class Answers:
         self.asked.append(f"retry_in {count}")
         return self.delay
 
-    def is_kept(
+    def may_bury(
         self, _definition: Definition | None, told: Payload, _error: Exception, *, is_interrupted: bool
     ) -> bool:
         self.asked.append("interruptions_exhausted" if is_interrupted else "retries_exhausted")
         told.clear()  # a hook may do that
         return self.is_wanted
 
-    def mourn(self, _told: Payload, _error: Exception) -> None:
+    def tell_death_handlers(self, _told: Payload, _error: Exception) -> None:
         self.asked.append("death handlers")
 
 

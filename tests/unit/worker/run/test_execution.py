@@ -49,10 +49,10 @@ class Worker:
         self.clock = ManualClock()
         self.stopping = threading.Event()
         self.reported: list[tuple[Exception, dict[str, Any]]] = []
-        self.mourned: list[tuple[dict[str, Any], Exception]] = []
+        self.told_of_deaths: list[tuple[dict[str, Any], Exception]] = []
         self.events: list[tuple[str, Fields]] = []
         setup.error_handler(lambda error, context: self.reported.append((error, context)))
-        setup.death_handler(lambda payload, error: self.mourned.append((payload, error)))
+        setup.death_handler(lambda payload, error: self.told_of_deaths.append((payload, error)))
         events = Events()
         events.listen(lambda event, fields: self.events.append((event, fields)))
         self.metrics = JobMetrics(1, list)
@@ -165,7 +165,7 @@ class TestDone:
         assert worker.run("note", 1) == Done()
         assert worker.run("note", 1, "x", 2, 3) == Done()
         assert ran == [(1, "b", ()), (1, "x", (2, 3))]
-        assert worker.reported == worker.mourned == []
+        assert worker.reported == worker.told_of_deaths == []
         assert worker.counted() == {("note", "default"): {"done": 2}}
 
     def test_what_a_job_sets_in_its_context_is_gone_for_the_next_one(self, worker: Worker) -> None:
@@ -321,7 +321,7 @@ class TestFailure:
         ((error, context),) = worker.reported
         assert isinstance(error, ZeroDivisionError)
         assert (context["context"], context["queue"], context["job"]["jid"]) == ("job", "default", JID)
-        assert worker.mourned == []
+        assert worker.told_of_deaths == []
         assert worker.counted() == {("broken", "default"): {"fail": 1, "failed": 1}}
 
     def test_what_is_written_back_are_the_bytes_that_came(self, worker: Worker) -> None:
@@ -384,7 +384,7 @@ class TestFailure:
         outcome = worker.run("broken", **keys)
 
         assert type(outcome) is kind
-        assert (len(worker.mourned) == 1) is (kind is not Retry)
+        assert (len(worker.told_of_deaths) == 1) is (kind is not Retry)
         assert len(worker.reported) == 1
         assert outcome.processed
         assert outcome.failed
@@ -406,7 +406,7 @@ class TestFailure:
         assert isinstance(outcome, Dead)
         assert outcome.at == worker.clock.now()
         assert entry(outcome)["error_message"] == "on purpose"
-        ((payload, error),) = worker.mourned
+        ((payload, error),) = worker.told_of_deaths
         assert (payload["error_class"], payload["jid"], type(error)) == ("ZeroDivisionError", JID, ZeroDivisionError)
         assert worker.counted()["broken", "default"] == {"fail": 1, "failed": 1, "dead": 1}
 
@@ -622,7 +622,7 @@ class TestHooks:
         self.hooked(retry_in=lambda count, error, payload: DISCARD)
 
         assert worker.run("broken") == Discard()
-        assert len(worker.mourned) == 1
+        assert len(worker.told_of_deaths) == 1
 
     def test_kill_buries_it_now(self, worker: Worker) -> None:
         exhausted: list[Any] = []
@@ -632,7 +632,7 @@ class TestHooks:
         )
 
         assert isinstance(worker.run("broken"), Dead)
-        assert len(worker.mourned) == 1
+        assert len(worker.told_of_deaths) == 1
         assert exhausted == [(JID, ZeroDivisionError)]
 
     @pytest.mark.parametrize("answer", [0, datetime.timedelta(0)])
@@ -690,7 +690,7 @@ class TestHandlers:
         assert isinstance(worker.run("broken", retry=0), Dead)
         assert worker.run("broken", retry=False) == Discard()
         assert isinstance(worker.run_bytes(b"rubbish"), Dead)
-        assert len(worker.mourned) == 2
+        assert len(worker.told_of_deaths) == 2
 
     @pytest.mark.parametrize("chain", ["error_handlers", "death_handlers"])
     def test_one_that_leaves_the_process_costs_neither_job_nor_thread(self, worker: Worker, chain: str) -> None:
@@ -842,7 +842,7 @@ class TestForcedStop:
         payload = entry(worker.execution.interrupt(self.run_of()))
 
         assert "interrupted 1 times" in payload["error_message"]
-        assert len(worker.mourned) == 1
+        assert len(worker.told_of_deaths) == 1
 
 
 class TestUnknown:
@@ -882,7 +882,7 @@ class TestUnknown:
         outcome = worker.run("Newcomer", retry=0, dead=False, deferred_count=10)
 
         assert outcome == Discard()
-        assert len(worker.mourned) == 1
+        assert len(worker.told_of_deaths) == 1
 
     def test_names_from_redis_do_not_become_series(self, worker: Worker) -> None:
         for number in range(20):

@@ -52,7 +52,7 @@ def test_deaths_too_many_ask_it_in_place_of_the_other(worker: Worker, asked: lis
     ((which, count, reason),) = asked
     assert (which, count) == ("interruptions", 3)
     assert "3 processes died while they ran this job" in reason
-    assert len(worker.mourned) == 1
+    assert len(worker.told_of_deaths) == 1
 
 
 @pytest.mark.parametrize("where", ["a hook", "a death handler"])

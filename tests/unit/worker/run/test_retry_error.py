@@ -52,7 +52,7 @@ def test_a_retry_error_that_is_not_retried_is_reported(
 
     ((error, context),) = worker.reported
     assert (type(error), context["context"]) == (NotReady, "job")
-    assert [type(error) for _, error in worker.mourned] == [NotReady]
+    assert [type(error) for _, error in worker.told_of_deaths] == [NotReady]
 
 
 def test_another_error_is_reported_as_ever(worker: Worker) -> None:

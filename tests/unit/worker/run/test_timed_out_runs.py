@@ -112,7 +112,7 @@ class TestHard:
         job(name="slow", timeout_hard=60)(lambda: None)
 
         assert type(worker.execution.time_out(a_run(**keys))) is kind
-        assert [type(error).__name__ for _, error in worker.mourned] == ["JobTimedOut"]
+        assert [type(error).__name__ for _, error in worker.told_of_deaths] == ["JobTimedOut"]
 
     def test_its_line_its_handlers_and_hooks_know_which_job_it_is(self, worker: Worker) -> None:
         job(name="slow", timeout_hard=60, retry_in=lambda *_: notice("hook"))(lambda: None)

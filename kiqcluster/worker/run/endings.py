@@ -1,27 +1,26 @@
 """Endings: how runs end.  Each is a value, and its method `outcome` says what becomes of the unit.
 
-| ending          | a run                                        | becomes                                            |
-|-----------------|----------------------------------------------|----------------------------------------------------|
-| Returned        | returned, or raised NormalFailure            | the outcome that middleware returned, else Done    |
-| NotStarted      | did not begin, for want of time or place     | Requeue                                            |
-| Refused         | may not begin, by a begin row                | Dropped, Deferred or Parked by the row, or Requeue |
-| RanOverLimit    | asked for a rate limit that has no room      | Deferred                                           |
-| Yielded         | raised Interrupted                           | Interrupted if the process stops, else Deferred    |
-| GaveWay         | gave way to other jobs of its queue          | Interrupted, to the back of its queue              |
-| CutOff          | was cut off by a forced stop                 | Interrupted                                        |
-| Cancelled       | was cancelled, and would run again otherwise | Dropped                                            |
-| Unresolved      | has a class or a key that is not here yet    | Deferred                                           |
-| Raised          | failed, and has attempts left                | Retry, unless `retry_in` discards or kills         |
-|                 | failed for good                              | Dead, unless its options or hooks say no           |
-|                 | failed, and its options keep nothing         | Discard; Dead if it could not begin                |
-| GivenUp         | was cut off too often                        | Dead, unless its options or hooks say no           |
-| KilledProcesses | has killed as many processes as it may       | Dead, unless its options or hooks say no           |
-| Unreadable      | is not a job                                 | Dead                                               |
-| Undecidable     | has no outcome                               | Dead                                               |
-
-Three functions make the endings that depend on earlier ones of the job: `unresolved`, `cut_off` and `killed_processes`.
-An ending asks the job's hooks (job_hooks.py), and changes nothing else, so that it can be asked again where there was
-no memory.
+| ending            | a run                                        | becomes                                          |
+|-------------------|----------------------------------------------|--------------------------------------------------|
+| Returned          | returned, or raised NormalFailure            | the outcome that middleware returned, else Done  |
+| NotStarted        | did not begin, for want of time or place     | Requeue                                          |
+| Refused           | may not begin, by a begin row                | Dropped, Deferred, Parked by the row, or Requeue |
+| RanOverLimit      | asked for a rate limit that has no room      | Deferred                                         |
+| RaisedInterrupted | raised Interrupted                           | Interrupted if the process stops, else Deferred  |
+| GaveWay           | gave way to other jobs of its queue          | Interrupted, to the back of its queue            |
+| CutOff            | was cut off by a forced stop                 | Interrupted                                      |
+| Cancelled         | was cancelled, and would run again otherwise | Dropped                                          |
+| Unresolved        | has a class or a key that is not here yet    | Deferred                                         |
+| Raised            | failed, and has attempts left                | Retry, unless `retry_in` discards or kills       |
+|                   | failed for good                              | Dead, unless its options or hooks say no         |
+|                   | failed, and its options keep nothing         | Discard; Dead if it could not begin              |
+| GivenUp           | was cut off too often                        | Dead, unless its options or hooks say no         |
+| KilledProcesses   | has killed as many processes as it may       | Dead, unless its options or hooks say no         |
+| Unreadable        | is not a job                                 | Dead                                             |
+| OutcomeFailed     | has no outcome                               | Dead                                             |
+Three functions make the endings that depend on earlier runs of the job: `unresolved`, `ending_of_forced_stop` and
+`killed_processes`.  An ending asks the job's hooks and tells death handlers (job_hooks.py), and changes nothing that is
+stored.  So its outcome can be asked for again where there was no memory; then hooks and handlers are called again.
 """
 
 from __future__ import annotations
@@ -61,11 +60,11 @@ from kiqcluster.worker.run.read_job import DEFERRAL_KEYS, ReadJob, deferral, ref
 __all__ = [
     "DEFERRAL_SECONDS",
     "DONE",
+    "INTERRUPTED_DELAY_SECONDS",
     "MAX_DEFERRALS",
     "NOT_STARTED",
     "REQUEUE",
     "RETURNED",
-    "YIELD_SECONDS",
     "Cancelled",
     "CutOff",
     "Ending",
@@ -74,22 +73,22 @@ __all__ = [
     "Hooks",
     "KilledProcesses",
     "NotStarted",
+    "OutcomeFailed",
     "Raised",
+    "RaisedInterrupted",
     "RanOverLimit",
     "Refused",
     "Returned",
-    "Undecidable",
     "Unreadable",
     "Unresolved",
-    "Yielded",
-    "cut_off",
+    "ending_of_forced_stop",
     "killed_processes",
     "unresolved",
 ]
 
 DEFERRAL_SECONDS = 30.0  # until a job of an unknown class, or with an unknown key, is looked at again
 MAX_DEFERRALS = 10  # of such a job; then it fails the normal way, or is buried
-YIELD_SECONDS = 1.0  # that a job waits which raised Interrupted although nothing stops
+INTERRUPTED_DELAY_SECONDS = 1.0  # that a job waits which raised Interrupted although nothing stops
 DONE, REQUEUE = Done(), Requeue()  # the hot path's, made once
 
 
@@ -183,7 +182,7 @@ class RanOverLimit(Refused):
 
 
 @dataclass(slots=True)
-class Yielded(Ending):
+class RaisedInterrupted(Ending):
     """The job, or middleware, raised Interrupted.  is_stopping: the process."""
 
     is_stopping: bool
@@ -192,7 +191,7 @@ class Yielded(Ending):
         if self.is_stopping:
             return Interrupted(job.unit.payload)
         # From its queue it would come back at once, for ever.
-        return Deferred(job.entry({}, TRANSIENT_KEYS + DEFERRAL_KEYS), now + YIELD_SECONDS)
+        return Deferred(job.entry({}, TRANSIENT_KEYS + DEFERRAL_KEYS), now + INTERRUPTED_DELAY_SECONDS)
 
 
 @dataclass(slots=True)
@@ -318,8 +317,8 @@ class Unreadable(Ending):
 
 
 @dataclass(slots=True)
-class Undecidable(Ending):
-    """The search for the outcome failed; the bytes are kept, and the thread goes on."""
+class OutcomeFailed(Ending):
+    """The search for the outcome failed; the dead set keeps the bytes, and the thread goes on."""
 
     error: BaseException
 
@@ -336,7 +335,7 @@ def unresolved(job: ReadJob, reason: str, error: CannotRun) -> Unresolved | None
     return Unresolved(error, reason, count) if count <= MAX_DEFERRALS else None
 
 
-def cut_off(job: ReadJob, max_forced_stops: int) -> Ending:
+def ending_of_forced_stop(job: ReadJob, max_forced_stops: int) -> Ending:
     """Return the ending of a job that runs while the process must go.
 
     max_forced_stops: of a class whose options say nothing of them.

@@ -61,21 +61,21 @@ from kiqcluster.worker.run.endings import (
     Cancelled,
     CutOff,
     Ending,
+    OutcomeFailed,
     Raised,
+    RaisedInterrupted,
     RanOverLimit,
     Refused,
     Returned,
-    Undecidable,
     Unreadable,
-    Yielded,
-    cut_off,
+    ending_of_forced_stop,
     killed_processes,
     unresolved,
 )
 from kiqcluster.worker.run.feature_rows import BeginRun, FeatureRows
 from kiqcluster.worker.run.job_hooks import JobHooks
 from kiqcluster.worker.run.job_run import AsyncJobs, JobRun, Reader
-from kiqcluster.worker.run.read_job import ReadJob, unread
+from kiqcluster.worker.run.read_job import ReadJob, unreadable_job
 from kiqcluster.worker.run.run_report import LogDone, OnDue, RunReport
 
 __all__ = ["MOST_HOOK_DEATHS", "Execution"]
@@ -175,7 +175,7 @@ class Execution:
         try:
             job = self._reader.begin(run)
         except MalformedPayload as error:
-            return self._end_unrun(run, unread(unit), Unreadable(error))
+            return self._end_unrun(run, unreadable_job(unit), Unreadable(error))
         # 2. admit
         definition = job.definition
         started = run.started = self._monotonic()
@@ -262,7 +262,7 @@ class Execution:
         if is_a(error, GaveWay):
             return endings.GaveWay(is_stopping=self._stopping.is_set())
         if retry.was_interrupted(error):
-            return Yielded(is_stopping=self._stopping.is_set())
+            return RaisedInterrupted(is_stopping=self._stopping.is_set())
         if is_a(error, PayloadDecryptionError):  # a rolling restart may bring its key
             later = unresolved(job, "unknown_key", error) if error.is_key_unknown else None
             return later or Unreadable(error)
@@ -447,9 +447,9 @@ class Execution:
 
     def _decided_at_last(self, run: JobRun, ending: Ending | None, error: BaseException) -> Outcome:
         """Return the outcome of a run whose ending had none: that again where there was no memory, else Dead."""
-        job = run.job or unread(run.unit)
+        job = run.job or unreadable_job(run.unit)
         if ending is None or not is_a(error, MemoryError):
-            ending = Undecidable(error)
+            ending = OutcomeFailed(error)
         outcome = run.outcome = with_memory(self._stopping.wait, partial(self._outcome, job, ending))
         run.ending = ending
         with suppress(Exception):  # as above
@@ -470,9 +470,9 @@ class Execution:
         try:
             job = self._reader.identify(run)
         except MalformedPayload as error:
-            return self._cut_off(run, unread(run.unit), Unreadable(error))[1]
+            return self._cut_off(run, unreadable_job(run.unit), Unreadable(error))[1]
         self._report.tally_of_stop(job.name, run.unit.queue).count("interrupted")
-        return self._cut_off(run, job, cut_off(job, self._runtime.config.max_forced_stops))[1]
+        return self._cut_off(run, job, ending_of_forced_stop(job, self._runtime.config.max_forced_stops))[1]
 
     def _put_back(self, run: JobRun) -> Outcome:
         job = self._reader.identify(run)
@@ -483,7 +483,7 @@ class Execution:
         try:
             job = self._reader.identify(run)
         except MalformedPayload as error:
-            return self._cut_off(run, unread(run.unit), Unreadable(error))[1]
+            return self._cut_off(run, unreadable_job(run.unit), Unreadable(error))[1]
         reason = timeouts.hard_timeout(job.name, job.definition)
         ending, outcome = self._cut_off(run, job, Raised(reason))
         elapsed = max(reason.limit, self._runtime.clock.now() - run.since)  # of a dead process the start is not known

@@ -1,8 +1,8 @@
 """Job hooks: what the application says of a failed job, and what it is told.
 
-1. retry_in, may_bury   ask `retry_in`, `retries_exhausted` and `interruptions_exhausted`, for endings.py
-2. tell_death_handlers               tells death handlers
-3. report_error        tells error handlers
+1. retry_in, may_bury    ask `retry_in`, `retries_exhausted` and `interruptions_exhausted`, for endings.py
+2. tell_death_handlers   for endings.py, too
+3. report_error          tells error handlers
 """
 
 from __future__ import annotations

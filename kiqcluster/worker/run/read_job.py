@@ -19,7 +19,7 @@ from kiqcluster.sidekiq.ruby_entries import entry_for_ruby
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store.engine.units import BeginVerdict, Unit
 
-__all__ = ["DEFERRAL_KEYS", "ReadJob", "deferral", "payload_of", "refusal", "unread"]
+__all__ = ["DEFERRAL_KEYS", "ReadJob", "deferral", "payload_of", "refusal", "unreadable_job"]
 
 MAX_PROMISES = 9  # of earlier limits that a payload names
 DEFERRAL_KEYS = ("deferred", "deferred_by", PROMISED_BY)  # that a job which has begun does not have any more
@@ -53,7 +53,7 @@ class ReadJob:
         return entry_for_ruby(self.unit.payload, changes, self.unit.queue, without)
 
 
-def unread(unit: Unit) -> ReadJob:
+def unreadable_job(unit: Unit) -> ReadJob:
     """Return a job of which nothing is known but its unit, whose bytes cannot be read."""
     return ReadJob(unit, {}, "", None, ())
 

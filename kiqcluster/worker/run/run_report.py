@@ -29,11 +29,11 @@ from kiqcluster.worker.run.endings import (
     Cancelled,
     Ending,
     KilledProcesses,
+    OutcomeFailed,
     Raised,
     RanOverLimit,
     Refused,
     Returned,
-    Undecidable,
     Unreadable,
     Unresolved,
 )
@@ -150,7 +150,7 @@ class RunReport:
                     self._setup.notify_error_handlers(
                         ending.error, {"context": "job", "job": job.payload, "queue": unit.queue}
                     )
-            case Undecidable():
+            case OutcomeFailed():
                 self.log_failed("cannot conclude, buried", ending.error)
 
     def _tell_refused(self, job: ReadJob, ending: Refused, outcome: Outcome, tally: Tally) -> None:

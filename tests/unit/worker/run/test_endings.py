@@ -30,29 +30,29 @@ from kiqcluster.store.engine.units import BeginVerdict, Unit
 from kiqcluster.worker.run import endings
 from kiqcluster.worker.run.endings import (
     DEFERRAL_SECONDS,
+    INTERRUPTED_DELAY_SECONDS,
     MAX_DEFERRALS,
     NOT_STARTED,
     RETURNED,
-    YIELD_SECONDS,
     Cancelled,
     CutOff,
     Ending,
     GaveWay,
     GivenUp,
     KilledProcesses,
+    OutcomeFailed,
     Raised,
+    RaisedInterrupted,
     RanOverLimit,
     Refused,
     Returned,
-    Undecidable,
     Unreadable,
     Unresolved,
-    Yielded,
-    cut_off,
+    ending_of_forced_stop,
     killed_processes,
     unresolved,
 )
-from kiqcluster.worker.run.read_job import ReadJob, unread
+from kiqcluster.worker.run.read_job import ReadJob, unreadable_job
 
 NOW = 1_000.0
 JID = "a" * 24
@@ -113,8 +113,8 @@ def shown(outcome: Outcome) -> tuple[Any, ...]:
         (Refused(BeginVerdict("defer", 7.0, reason="expiry")), {}, {}, Deferred(b"", NOW + 7.0)),
         (RanOverLimit(BeginVerdict("defer", 7.0, reason="rate_limit")), {}, {}, Deferred(b"", NOW + 7.0)),
         (Refused(BeginVerdict("park", row=PARK)), {}, {}, Parked("slots", 2, "name")),
-        (Yielded(is_stopping=True), {}, {}, Interrupted(b"")),
-        (Yielded(is_stopping=False), {}, {}, Deferred(b"", NOW + YIELD_SECONDS)),
+        (RaisedInterrupted(is_stopping=True), {}, {}, Interrupted(b"")),
+        (RaisedInterrupted(is_stopping=False), {}, {}, Deferred(b"", NOW + INTERRUPTED_DELAY_SECONDS)),
         (CutOff(1), {}, {}, Interrupted(b"")),
         (CutOff(None), {}, {}, Interrupted(b"")),
         (Cancelled("cancelled"), {}, {}, Dropped(at=NOW)),
@@ -141,8 +141,8 @@ def shown(outcome: Outcome) -> tuple[Any, ...]:
         (Raised(COULD_NOT_BEGIN), UNWANTED, {}, BURIED),
         (Raised(COULD_NOT_BEGIN), {**UNWANTED, **NOT_KEPT}, {}, Discard()),
         (Unreadable(MalformedPayload("no")), {}, {}, Dead(b"", NOW, counted=False)),
-        (Undecidable(ERROR), {}, {}, BURIED),
-        (Undecidable(ERROR), NOT_KEPT, {}, BURIED),
+        (OutcomeFailed(ERROR), {}, {}, BURIED),
+        (OutcomeFailed(ERROR), NOT_KEPT, {}, BURIED),
     ],
 )
 def test_what_becomes_of_a_unit(ending: Ending, keys: Payload, hooks: dict[str, Any], outcome: Outcome) -> None:
@@ -203,12 +203,12 @@ def test_what_is_written_into_the_entry(ending: Ending, keys: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("error", [MalformedPayload("no"), PayloadDecryptionError("no")])
-@pytest.mark.parametrize("kind", [Unreadable, Undecidable])
+@pytest.mark.parametrize("kind", [Unreadable, OutcomeFailed])
 def test_bytes_that_are_no_job_are_kept_in_an_entry(kind: type[Unreadable], error: MalformedPayload) -> None:
-    outcome = kind(error).outcome(unread(Unit("q", b"\xff", "token", "me")), NOW, Answers())
+    outcome = kind(error).outcome(unreadable_job(Unit("q", b"\xff", "token", "me")), NOW, Answers())
 
     assert isinstance(outcome, Dead)
-    assert outcome.counted is (kind is Undecidable)
+    assert outcome.counted is (kind is OutcomeFailed)
     assert decode(outcome.payload)["class"] == INVALID_PAYLOAD
 
 
@@ -238,13 +238,13 @@ def test_a_forced_stop_counts_until_the_job_is_given_up(
     given = read(**({} if before is None else {"interrupted_count": before}))
     given.definition = registry.get("X")
 
-    found = cut_off(given, 3)
+    found = ending_of_forced_stop(given, 3)
 
     assert ending in (found, type(found))
 
 
 def test_a_job_of_an_unknown_class_is_never_given_up_for_forced_stops() -> None:
-    assert cut_off(read(interrupted_count=99), 3) == CutOff(100)
+    assert ending_of_forced_stop(read(interrupted_count=99), 3) == CutOff(100)
 
 
 def test_a_job_that_has_killed_its_processes_says_how_many() -> None:

@@ -32,7 +32,7 @@ from kiqcluster.sidekiq.ruby_entries import misfits
 from kiqcluster.sidekiq.ruby_json import decode, encode
 from kiqcluster.store.engine.units import GO, BeginVerdict, Unit
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
-from kiqcluster.worker.run.endings import DEFERRAL_SECONDS, MAX_DEFERRALS, YIELD_SECONDS
+from kiqcluster.worker.run.endings import DEFERRAL_SECONDS, INTERRUPTED_DELAY_SECONDS, MAX_DEFERRALS
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_run import JobRun
 from kiqcluster.worker.run.run_report import UNREGISTERED
@@ -736,7 +736,7 @@ class TestInterrupted:
         outcome = worker.run("polite", enqueued_at=1.5)
 
         assert isinstance(outcome, Deferred)
-        assert outcome.at == worker.clock.now() + YIELD_SECONDS
+        assert outcome.at == worker.clock.now() + INTERRUPTED_DELAY_SECONDS
         assert "enqueued_at" not in entry(outcome)
         assert "retry_count" not in entry(outcome)
 

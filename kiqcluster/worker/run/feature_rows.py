@@ -119,7 +119,7 @@ class FeatureRows:
     def verdict(self, run: JobRun, job: ReadJob) -> BeginVerdict | None:
         """Return whether a unit may begin, by its features; None where Redis could not be asked."""
         unit = run.unit
-        run.kept = dict(job.payload)  # the other one is the application's
+        run.original_payload = dict(job.payload)  # the other one is the application's
         asked: Begin | None = unit.asked
         if asked is not None:
             rows, names = asked.rows, asked.names
@@ -165,7 +165,7 @@ class FeatureRows:
         has_asked = run.has_asked or self._begin_run is None
         place = (unit.queue, job.name, unit.identity, unit.token, keys, unit.payload)
         said = (ending.failure, context.messages or (), ending.value, context.iteration, ending.was_skipped)
-        payload = job.pristine() if run.kept is None else run.kept
+        payload = job.pristine() if run.original_payload is None else run.original_payload
         end = JobEnd(outcome, payload, *place, has_asked, *said)
         for feature in ends:
             effects += guarded(partial(self._rows_instead, run, end, feature), self._rows_of, feature, end)

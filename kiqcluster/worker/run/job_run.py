@@ -27,7 +27,7 @@ class JobRun:
 
     One processor writes it; the main thread and the heartbeat read it, and may tell the job something by `context`.
     since: epoch seconds.  job, context: what was read of the unit, and what the job sees of itself; None until then.
-    kept: the payload as it came, for features; None until one is asked.
+    original_payload: as it came, for features; None until one is asked.
     effects: the rows that server middleware adds, None while there are none; they are written with whatever outcome
     the run gets.  has_begun: whether an error of the run may be the job's own.  ending: None until it has ended.
     outcome: None until it is decided; from there on the job must not run again.
@@ -42,7 +42,7 @@ class JobRun:
     since: float
     context: JobContext | None = None
     job: ReadJob | None = None
-    kept: Payload | None = None
+    original_payload: Payload | None = None
     effects: list[Effect] | None = None
     has_begun: bool = False
     ending: Ending | None = None

@@ -103,7 +103,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Common:
+class SharedParts:
     """What many parts of a worker need, made before them.
 
     scope: of the application, for the names of duties.  inbox: of the poller.  bell: of the heartbeat.
@@ -121,56 +121,57 @@ class Common:
     bell: SignalPipe
     metrics: WorkerMetrics
     engine: Engine
+    order: QueueOrder
+    fingerprint: ProcessFingerprint
+    wakeups: Wakeups
+    callbacks: Callbacks
 
 
 def assemble(runtime: Runtime, registry: Registry, spec: ChildSpec, callbacks: Callbacks) -> Parts:
     """Make the parts of a worker.  None of them runs yet, and nothing is asked of Redis."""
-    common = _common(runtime, registry, spec)
-    order = QueueOrder(spec.group, spec.known_queues, runtime.rng)
-    fingerprint = ProcessFingerprint.of_this_process()
-    wakeups = Wakeups(runtime.store, runtime.clock, hand_seconds(runtime.config.recover_after))
-    fetch = _fetch(common, order, fingerprint, callbacks, wakeups)
-    job_log = JobLog(runtime.events, runtime.clock, common.on_crash)
-    make_execution = _make_execution(common, fetch, job_log)
-    _fill(common.processors, common, fetch, make_execution)
-    manager = Manager(common.processors, fetch, wakeups, runtime.clock, common.on_crash)
-    recovery = _recovery(common, fetch, fingerprint, callbacks, make_execution)
-    progress = ProgressReporter(runtime, registry, common.processors.running, common.fencing.is_fenced, common.on_crash)
-    limits = LimitUpkeep(runtime, registry, spec.concurrency, common.stopping.is_set)
-    cron = CronSync(runtime, registry, spec.group.shard, common.inbox.expect, spec.cluster_queues)
-    queue_names = QueueNames(runtime, common.engine, order, fetch)
-    executions = _executions(common, fetch)
-    status = _status(common, fetch, manager, order, cron)
-    heard = _heartbeat_callbacks(common, callbacks, fetch, queue_names, partial(_on_beat, runtime, limits, executions))
+    shared = _shared(runtime, registry, spec, callbacks)
+    fetch = _fetch(shared)
+    job_log = JobLog(runtime.events, runtime.clock, shared.on_crash)
+    make_execution = _make_execution(shared, fetch, job_log)
+    _make_processors(shared, fetch, make_execution)
+    manager = Manager(shared.processors, fetch, shared.wakeups, runtime.clock, shared.on_crash)
+    recovery = _recovery(shared, fetch, make_execution)
+    progress = ProgressReporter(runtime, registry, shared.processors.running, shared.fencing.is_fenced, shared.on_crash)
+    limits = LimitUpkeep(runtime, registry, spec.concurrency, shared.stopping.is_set)
+    cron = CronSync(runtime, registry, spec.group.shard, shared.inbox.expect, spec.cluster_queues)
+    queue_names = QueueNames(runtime, shared.engine, shared.order, fetch)
+    executions = _executions(shared, fetch)
+    status = _status(shared, fetch, manager, cron)
+    heard = _heartbeat_callbacks(shared, fetch, queue_names, partial(_on_beat, runtime, limits, executions))
     return Parts(
-        order=order,
+        order=shared.order,
         fetch=fetch,
-        processors=common.processors,
+        processors=shared.processors,
         manager=manager,
         running_jobs=spec.running_jobs,
-        stopping=common.stopping,
+        stopping=shared.stopping,
         job_log=job_log,
-        watch=JobWatch(runtime, common.processors, spec.running_jobs, progress),
+        watch=JobWatch(runtime, shared.processors, spec.running_jobs, progress),
         progress=progress,
-        metrics=common.metrics,
-        collectors=common.metrics.collectors,
+        metrics=shared.metrics,
+        collectors=shared.metrics.collectors,
         executions=executions,
         queue_names=queue_names,
         recovery=recovery,
         limits=limits,
         cron=cron,
-        poller=_poller(common, cron, limits, recovery),
-        movers=[SourceMover(source, runtime, common.on_crash, common.scope) for source in runtime.setup.due_sources],
-        heartbeat=Heartbeat(runtime, status, heard, common.on_crash, common.bell),
+        poller=_poller(shared, cron, limits, recovery),
+        movers=[SourceMover(source, runtime, shared.on_crash, shared.scope) for source in runtime.setup.due_sources],
+        heartbeat=Heartbeat(runtime, status, heard, shared.on_crash, shared.bell),
     )
 
 
-def _common(runtime: Runtime, registry: Registry, spec: ChildSpec) -> Common:
+def _shared(runtime: Runtime, registry: Registry, spec: ChildSpec, callbacks: Callbacks) -> SharedParts:
     config, processors, inbox = runtime.config, Processors(runtime.clock), PollerInbox(runtime)
     on_crash = partial(_report_crash, runtime)
     metrics = WorkerMetrics(runtime, registry, spec.concurrency, processors.running, on_crash)
     dead_set = DeadSetLimits(config.dead_max_jobs, config.dead_timeout)
-    return Common(
+    return SharedParts(
         runtime=runtime,
         registry=registry,
         spec=spec,
@@ -183,124 +184,117 @@ def _common(runtime: Runtime, registry: Registry, spec: ChildSpec) -> Common:
         bell=SignalPipe(),
         metrics=metrics,
         engine=Engine(runtime.store, dead_set, Overflow(runtime, metrics.jobs, inbox.trim_soon).note),
+        order=QueueOrder(spec.group, spec.known_queues, runtime.rng),
+        fingerprint=ProcessFingerprint.of_this_process(),
+        wakeups=Wakeups(runtime.store, runtime.clock, hand_seconds(config.recover_after)),
+        callbacks=callbacks,
     )
 
 
 # units
 
 
-def _fetch(
-    common: Common,
-    order: QueueOrder,
-    fingerprint: ProcessFingerprint,
-    callbacks: Callbacks,
-    wakeups: Wakeups,
-) -> ReliableFetch:
+def _fetch(shared: SharedParts) -> ReliableFetch:
     return ReliableFetch(
-        runtime=common.runtime,
-        engine=common.engine,
-        order=order,
-        new_member=partial(new_member, fingerprint),
-        on_member=partial(_begin_membership, common.fencing, callbacks.on_member),
-        wake_manager=wakeups.wake,
-        processors=common.spec.concurrency,
-        death_limits=[each.local.get("max_retries_after_interruption") for each in common.registry],
-        on_rejoined=common.bell.wake,  # messages are sent to the new identity from now on
+        runtime=shared.runtime,
+        engine=shared.engine,
+        order=shared.order,
+        new_member=partial(new_member, shared.fingerprint),
+        on_member=partial(_begin_membership, shared.fencing, shared.callbacks.on_member),
+        wake_manager=shared.wakeups.wake,
+        processors=shared.spec.concurrency,
+        death_limits=[each.local.get("max_retries_after_interruption") for each in shared.registry],
+        on_rejoined=shared.bell.wake,  # messages are sent to the new identity from now on
     )
 
 
-def _make_execution(common: Common, fetch: ReliableFetch, job_log: JobLog) -> MakeExecution:
-    runtime, registry, keys = common.runtime, common.registry, common.runtime.store.keys
+def _make_execution(shared: SharedParts, fetch: ReliableFetch, job_log: JobLog) -> MakeExecution:
+    runtime, registry, keys = shared.runtime, shared.registry, shared.runtime.store.keys
     begins = Begins(
-        common.engine.begin_units, runtime.clock, fetch.coordinator.supply.units_ahead, RowsAhead(registry, keys)
+        shared.engine.begin_units, runtime.clock, fetch.coordinator.supply.units_ahead, RowsAhead(registry, keys)
     )
     return partial(
         Execution,
         runtime,
         registry,
-        common.metrics.jobs,
-        common.stopping,
+        shared.metrics.jobs,
+        shared.stopping,
         log_done=job_log.log_done,
-        is_fenced=common.fencing.is_fenced,
+        is_fenced=shared.fencing.is_fenced,
         begin_run=begins.begin,
-        on_due=partial(_expect_due, common.inbox, keys),
+        on_due=partial(_expect_due, shared.inbox, keys),
         end_run=begins.end,
     )
 
 
-def _fill(processors: Processors, common: Common, fetch: ReliableFetch, make_execution: MakeExecution) -> None:
+def _make_processors(shared: SharedParts, fetch: ReliableFetch, make_execution: MakeExecution) -> None:
     """Make the processors; the event loop first, which each of them is given."""
-    processors.loop = _event_loop(common, fetch, make_execution)
+    processors = shared.processors
+    processors.loop = _event_loop(shared, fetch, make_execution)
     processors.threads = [
-        _processor(common, fetch, make_execution, number=number) for number in range(common.spec.concurrency)
+        _processor(shared, fetch, make_execution, number=number) for number in range(shared.spec.concurrency)
     ]
 
 
-def _event_loop(common: Common, fetch: ReliableFetch, make_execution: MakeExecution) -> AsyncProcessor | None:
+def _event_loop(shared: SharedParts, fetch: ReliableFetch, make_execution: MakeExecution) -> AsyncProcessor | None:
     """Return the event loop of async jobs, None if no job is async."""
-    if not any(definition.is_async for definition in common.registry):
+    if not any(definition.is_async for definition in shared.registry):
         return None
     return AsyncProcessor(
-        loop=new_loop(common.runtime.config.event_loop),
+        loop=new_loop(shared.runtime.config.event_loop),
         hand_in=fetch.coordinator.hand_in,
         execution=make_execution(),
-        running_jobs=common.spec.running_jobs,
-        clock=common.runtime.clock,
-        on_crash=common.on_crash,
+        running_jobs=shared.spec.running_jobs,
+        clock=shared.runtime.clock,
+        on_crash=shared.on_crash,
     )
 
 
-def _processor(common: Common, fetch: ReliableFetch, make_execution: MakeExecution, *, number: int) -> Processor:
-    running_jobs, loop = common.spec.running_jobs, common.processors.loop
+def _processor(shared: SharedParts, fetch: ReliableFetch, make_execution: MakeExecution, *, number: int) -> Processor:
+    running_jobs, loop = shared.spec.running_jobs, shared.processors.loop
     return Processor(
         number=number,
         fetch=fetch,
         execution=make_execution(on_limit=partial(running_jobs.limit, number), async_jobs=loop),
         running_jobs=running_jobs,
-        clock=common.runtime.clock,
-        on_crash=common.on_crash,
+        clock=shared.runtime.clock,
+        on_crash=shared.on_crash,
         async_jobs=loop,
     )
 
 
-def _recovery(
-    common: Common,
-    fetch: ReliableFetch,
-    fingerprint: ProcessFingerprint,
-    callbacks: Callbacks,
-    make_execution: MakeExecution,
-) -> Recovery:
+def _recovery(shared: SharedParts, fetch: ReliableFetch, make_execution: MakeExecution) -> Recovery:
     return Recovery(
-        runtime=common.runtime,
-        engine=common.engine,
-        fingerprint=fingerprint,
+        runtime=shared.runtime,
+        engine=shared.engine,
+        fingerprint=shared.fingerprint,
         identity=partial(_identity, fetch),
-        fencing=common.fencing,
+        fencing=shared.fencing,
         on_uncertain=fetch.coordinator.mark_uncertain,
-        on_recovered=callbacks.on_recovered,
-        settle_timed_out=TimedOutUnits(common.runtime, common.engine, make_execution, common.on_crash).settle_soon,
-        on_crash=common.on_crash,
+        on_recovered=shared.callbacks.on_recovered,
+        settle_timed_out=TimedOutUnits(shared.runtime, shared.engine, make_execution, shared.on_crash).settle_soon,
+        on_crash=shared.on_crash,
     )
 
 
 # what is due
 
 
-def _poller(common: Common, cron: CronSync, limits: LimitUpkeep, recovery: Recovery) -> Poller:
-    runtime, engine = common.runtime, common.engine
+def _poller(shared: SharedParts, cron: CronSync, limits: LimitUpkeep, recovery: Recovery) -> Poller:
+    runtime, engine = shared.runtime, shared.engine
     sources: list[DueSource | BatchSource] = [*sidekiq_sources(engine.store.keys, runtime.setup)]
-    sources.append(CronTicks(runtime, common.registry, common.metrics.jobs, common.scope))
+    sources.append(CronTicks(runtime, shared.registry, shared.metrics.jobs, shared.scope))
     if limits.is_needed:
         sources.append(limits.source())
     duties = fleet_duties(
-        common.scope,
+        shared.scope,
         cron.digest,
         drop_expired=partial(drop_expired, runtime.store),
         look_at_hands=recovery.look_at_hands,
         keep_cron=cron.keep,
         sweep_limits=limits.sweep,
     )
-    return Poller(runtime, engine, common.on_crash, sources, duties, first=[cron.keep], inbox=common.inbox)
+    return Poller(runtime, engine, shared.on_crash, sources, duties, first=[cron.keep], inbox=shared.inbox)
 
 
 def _expect_due(inbox: PollerInbox, keys: Keys, outcome: Retry | Deferred) -> None:
@@ -311,18 +305,18 @@ def _expect_due(inbox: PollerInbox, keys: Keys, outcome: Retry | Deferred) -> No
 # what the heartbeat says and hears
 
 
-def _status(common: Common, fetch: ReliableFetch, manager: Manager, order: QueueOrder, cron: CronSync) -> Status:
-    config = common.runtime.config
+def _status(shared: SharedParts, fetch: ReliableFetch, manager: Manager, cron: CronSync) -> Status:
+    config, order = shared.runtime.config, shared.order
     return Status(
         identity=partial(_identity, fetch),
-        running=common.processors.running_by_thread,
+        running=shared.processors.running_by_thread,
         busy=manager.occupied,
         is_quiet=lambda: fetch.coordinator.is_quiet,
         queues=lambda: (order.weights, order.mode),
-        concurrency=common.spec.concurrency,
+        concurrency=shared.spec.concurrency,
         tag=config.known_tag(),
         application=config.known_cron_application(),
-        names=shared_names(config, common.registry),
+        names=shared_names(config, shared.registry),
         cron=cron.digest,
         routing=routing.digest(config.routing),
         shard=order.group.shard,
@@ -331,13 +325,10 @@ def _status(common: Common, fetch: ReliableFetch, manager: Manager, order: Queue
 
 
 def _heartbeat_callbacks(
-    common: Common,
-    callbacks: Callbacks,
-    fetch: ReliableFetch,
-    queue_names: QueueNames,
-    on_beat: Callable[[], None],
+    shared: SharedParts, fetch: ReliableFetch, queue_names: QueueNames, on_beat: Callable[[], None]
 ) -> HeartbeatCallbacks:
-    interventions = Interventions(common.runtime, common.processors.cancel_jobs)
+    callbacks = shared.callbacks
+    interventions = Interventions(shared.runtime, shared.processors.cancel_jobs)
     return HeartbeatCallbacks(
         on_signal=callbacks.on_signal,
         on_message=callbacks.on_message,
@@ -349,9 +340,9 @@ def _heartbeat_callbacks(
     )
 
 
-def _executions(common: Common, fetch: ReliableFetch) -> ExecutionMetricsWriter:
-    keys, count = common.runtime.store.keys, common.metrics.jobs.executions
-    return ExecutionMetricsWriter(common.runtime, keys, count, fetch.member.identity)
+def _executions(shared: SharedParts, fetch: ReliableFetch) -> ExecutionMetricsWriter:
+    keys, count = shared.runtime.store.keys, shared.metrics.jobs.executions
+    return ExecutionMetricsWriter(shared.runtime, keys, count, fetch.member.identity)
 
 
 def _on_beat(runtime: Runtime, limits: LimitUpkeep, executions: ExecutionMetricsWriter) -> None:

@@ -33,25 +33,25 @@ class Stop(Enum):
     JOBS_END = auto()  # by `finish_stop`: the time of running jobs is over
     LEAVING = auto()  # then; the membership ends once these have ended, or LAST_STEP_SECONDS later
     LAST = auto()  # by its `end`: once the membership has ended, and at the end of a process that crashes
-    NEVER = auto()  # it ends with the process, or with the service that keeps it
+    NEVER = auto()  # it ends with the process
 
 
 class Row(NamedTuple):
-    """A kind of service.
+    """A kind of service that the launcher starts or stops.
 
-    name: of the service, up to a slash.  starts: with the worker; else the first time that it is needed, or by the
-    keeper.  restarts: at the next tick of the main loop if it has crashed; else by the keeper, or the next time that it
-    is needed.  keeper: the service that starts and ends it.
+    The manager starts the processors and the event loop, and starts them again.
+    name: of the service, up to a slash.  starts: with the worker; else the first time that it is needed.
+    restarts: at the next tick of the main loop if it has crashed; else the next time that it is needed.
     """
 
     name: str
     starts: bool
     stops: Stop
     restarts: bool
-    keeper: str = ""
 
 
-# In the order of their start.  The many processors come last: if there are not threads for all, fewer of them will do.
+# In the order of their start.  The manager comes last, with the many processors: if there are not threads for all,
+# fewer of them will do.
 SERVICES = (
     Row("collectors", True, Stop.NEVER, True),
     Row("joblog", True, Stop.LAST, True),
@@ -60,10 +60,7 @@ SERVICES = (
     Row("poller", True, Stop.FIRST, True),
     Row("source", True, Stop.LEAVING, True),
     Row("manager", True, Stop.JOBS_END, True),
-    Row("async", False, Stop.NEVER, False, keeper="manager"),
-    Row("processor", False, Stop.NEVER, False, keeper="manager"),
     Row("progress", False, Stop.JOBS_END, False),
-    Row("timeouts", False, Stop.NEVER, False),
 )
 
 

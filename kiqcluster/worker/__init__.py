@@ -12,7 +12,7 @@ job log      run/job_log.py            lines of jobs that have ended
 progress     maintenance/progress.py   what running jobs say of their progress; starts with the first one that does
 
 Read in this order: child with child_spec and redis_wait, launcher with leaving, parts, run/ (manager, processor,
-execution, decision, retry), fetch/ (fetch, coordinator).  Then maintenance/ (poller, recovery), heartbeat with
+execution, endings, retry), fetch/ (fetch, coordinator).  Then maintenance/ (poller, recovery), heartbeat with
 process_entry, fleet_checks and interventions, inbox, identity, memory, metrics/.  Last orphan_alarm, descriptors and
 exit_handlers: faults that a process meets inside.
 """

@@ -2,6 +2,7 @@
 
 Read in this order:
 manager      the processors of a worker, and what is due once a second
+processors   all threads that run jobs: what runs now, and the outcomes at a stop
 processor    one thread: take a unit, execute it, hand in the outcome
 async_processor   async jobs, many at once on one event loop
 execution    payload → job → run → outcome

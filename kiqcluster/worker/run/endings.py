@@ -18,6 +18,7 @@
 | KilledProcesses   | has killed as many processes as it may       | Dead, unless its options or hooks say no         |
 | Unreadable        | is not a job                                 | Dead                                             |
 | OutcomeFailed     | has no outcome                               | Dead                                             |
+
 Three functions make the endings that depend on earlier runs of the job: `unresolved`, `ending_of_forced_stop` and
 `killed_processes`.  An ending asks the job's hooks and tells death handlers (job_hooks.py), and changes nothing that is
 stored.  So its outcome can be asked for again where there was no memory; then hooks and handlers are called again.

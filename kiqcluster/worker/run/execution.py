@@ -1,4 +1,7 @@
-"""Execution: a unit goes in, an outcome comes out.  It never raises, and writes nothing.
+"""Execution: a unit goes in, an outcome comes out.  Others write it.
+
+Errors of jobs, payloads and hooks become outcomes.  `execute` and `finish` raise only if there is no memory for
+seconds, or if others raise something in their thread; then `run.outcome` says whether the outcome was decided before.
 
 Runs in: processor threads; the event loop's thread (`finish`); the main thread (`interrupt`, `put_back`, `time_out`).
 1. read      bytes → job (job_run.py)

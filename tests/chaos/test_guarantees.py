@@ -343,15 +343,16 @@ def check(fleet: Fleet, struck_until: float, seconds: float) -> None:
     assert laws.vain_pushes(load, runs) == []
     assert laws.wrong_facts(load.jobs, runs) == []
     assert laws.wrong_starts(awake, fleet.paused, struck_until) == {}
-    unexplained = laws.unexplained(ends, deaths, recovered)
-    assert {jid: [*each, *story(fleet, jid)] for jid, each in unexplained.items()} == {}
+    if unexplained := laws.unexplained(ends, deaths, recovered):
+        pytest.fail("\n\n".join(f"ended twice: {each}\n{story(fleet, jid)}" for jid, each in unexplained.items()))
     assert fleet.excess <= THREADS * len(deaths)
 
     # what is given up, dropped or put off is told and counted
     assert {each["jid"] for each in fleet.runs.lines("exhausted")} == load.of("Poison").keys()
     buried = {each.jid: each.payload["interrupted_count"] for each in places if each.name == "Poison"}
     # More, if a process that had it only to bury it has died, or was recovered while it stood still.
-    assert {jid: [count, *story(fleet, jid)] for jid, count in buried.items() if count < app.MAX_DEATHS} == {}
+    if early := {jid: count for jid, count in buried.items() if count < app.MAX_DEATHS}:
+        pytest.fail("\n\n".join(f"buried after {count}\n{story(fleet, jid)}" for jid, count in early.items()))
     assert "RetryError" not in {each["error"] for each in fleet.runs.lines("told")}
     children = {run.subject for run in runs if run.name == "Child" and run.jid in ended}
     assert children >= {jid for jid in load.of("Report") if jid in ended}
@@ -359,8 +360,8 @@ def check(fleet: Fleet, struck_until: float, seconds: float) -> None:
     check_redis(fleet)
 
 
-def story(fleet: Fleet, jid: str) -> list[object]:
-    """Return all that is known of a job: its push, its runs, and each event of it or of a process that ran it."""
+def story(fleet: Fleet, jid: str) -> str:
+    """Return in lines all that is known of a job: its push, its runs, each event of it or of a process that ran it."""
     runs = [run for run in fleet.runs.all() if run.jid == jid]
     pids, identities = {run.facts["pid"] for run in runs}, {run.facts["identity"] for run in runs}
     events = [
@@ -369,7 +370,8 @@ def story(fleet: Fleet, jid: str) -> list[object]:
         if jid in str(each) or each.get("child") in pids or {each.get("old"), each.get("identity")} & identities
     ]
     entries = [entry for entry in fleet.stage.ledger.entries() if entry.jid == jid]
-    return [fleet.load.jobs.get(jid), *runs, *entries, *sorted(events, key=lambda each: each["ts"])]
+    found = [fleet.load.jobs.get(jid), *runs, *entries, *sorted(events, key=lambda each: each["ts"])]
+    return "\n".join(map(str, found))
 
 
 def deaths_of(fleet: Fleet) -> dict[int, float]:

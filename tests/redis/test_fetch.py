@@ -64,10 +64,10 @@ class Bench:
             on_rejoined=lambda: self.rejoined.append(self.fetch.member.identity),
         )
         self.coordinator = self.fetch.coordinator
-        self.supply, self.batches, self.knowledge = (
+        self.supply, self.batches, self.redis_view = (
             self.coordinator.supply,
             self.coordinator.batches,
-            self.coordinator.knowledge,
+            self.coordinator.redis_view,
         )
         self.engine.join(self.fetch.member)
 
@@ -193,7 +193,7 @@ def test_a_check_that_finds_all_units_taken_meanwhile_is_followed_by_another(
 def test_a_processor_whose_outcome_the_manager_has_settled_still_looks_for_work(bench: Bench) -> None:
     bench.push("a")
     first = bench.next()
-    bench.knowledge.is_reserve_due = False  # the only reason to look is this outcome
+    bench.redis_view.is_reserve_due = False  # the only reason to look is this outcome
     bench.supply.finished.append(Settlement(first, Done()))  # handed in; the manager is faster than its processor
     bench.settle()
     bench.push("b")
@@ -523,7 +523,7 @@ def test_a_sweep_of_empty_queues_wakes_nobody_and_counts_as_progress(bench: Benc
 
     assert bench.fetch.progress == progress + 1
     assert bench.fetch._call == calls
-    assert not bench.knowledge.is_reserve_due
+    assert not bench.redis_view.is_reserve_due
 
 
 def test_a_sweep_leaves_it_to_a_reserve_whether_a_queue_still_rests(bench: Bench) -> None:

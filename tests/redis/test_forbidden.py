@@ -94,7 +94,7 @@ def test_a_queue_that_is_forbidden_no_more_is_served_again(limited: Limited) -> 
     assert limited.next().payload == b"a"
 
     limited.allow(*QUEUES, "queue:forbidden")
-    limited.knowledge.excluded.forbidden_until["forbidden"] = 0.0  # as when its time is over
+    limited.redis_view.excluded.forbidden_until["forbidden"] = 0.0  # as when its time is over
 
     assert limited.next().payload == b"b"
 

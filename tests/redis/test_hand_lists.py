@@ -85,7 +85,7 @@ def idle_manager(waiter: Waiter, clock: Clock) -> Manager:
 def waiter(store: Store, setup: Setup) -> Iterator[Waiter]:
     waiter = Waiter(store, setup)
     waiter.resync()
-    waiter.knowledge.is_reserve_due = False
+    waiter.redis_view.is_reserve_due = False
     yield waiter
     waiter.close()
 
@@ -202,7 +202,7 @@ def test_a_reply_from_before_a_resync_is_not_believed(waiter: Waiter) -> None:
 
     assert waiter.queued() == ["a"]  # the resync has put it back
     assert waiter.fetch.running() == 0
-    assert waiter.knowledge.is_uncertain  # and what came since the resync goes back with the next one
+    assert waiter.redis_view.is_uncertain  # and what came since the resync goes back with the next one
 
 
 def test_a_lost_reply_strands_no_job(waiter: Waiter) -> None:
@@ -236,7 +236,7 @@ def test_what_comes_to_a_list_that_was_given_up_goes_back(waiter: Waiter, store:
     wait_until(lambda: waiter.hand(wait.hand_list) == [b"a"], "the push to be moved")  # type: ignore[arg-type]
 
     waiter.fetch.look_into_hand_lists()
-    assert waiter.knowledge.is_uncertain
+    assert waiter.redis_view.is_uncertain
     waiter.resync()
 
     assert waiter.queued() == ["a"]
@@ -342,7 +342,7 @@ def test_a_process_that_others_have_recovered_arms_no_wait(waiter: Waiter, store
     waiter.push("a")
 
     assert waiter.pushes() == [Push("default")]
-    assert waiter.knowledge.is_uncertain
+    assert waiter.redis_view.is_uncertain
 
 
 def test_when_all_became_busy_a_unit_goes_back_at_once(waiter: Waiter) -> None:
@@ -415,7 +415,7 @@ def test_the_list_of_a_wait_that_was_killed_is_not_used_again(waiter: Waiter) ->
     assert not waiter.fetch.hand_lists.has_given_up
     assert not waiter.store.call("EXISTS", waiter.store.keys.hands(waiter.fetch.member.identity))
 
-    waiter.knowledge.is_reserve_due = False
+    waiter.redis_view.is_reserve_due = False
     waiter.arm()
     waiter.push("a")
 
@@ -423,7 +423,7 @@ def test_the_list_of_a_wait_that_was_killed_is_not_used_again(waiter: Waiter) ->
 
 
 def test_an_unused_list_is_kept_while_its_queue_is_paused(waiter: Waiter, store: Store) -> None:
-    spare = HandList("default", "00000002.h000000007", waiter.fetch.member.identity, waiter.knowledge.generation)
+    spare = HandList("default", "00000002.h000000007", waiter.fetch.member.identity, waiter.redis_view.generation)
     waiter.wakeups._unused["default"] = spare
     store.call("SADD", "paused", "default")
 
@@ -490,7 +490,7 @@ def test_what_a_crashed_manager_had_read_goes_back(waiter: Waiter, monkeypatch: 
 
     with pytest.raises(MemoryError):
         manager.run()
-    assert waiter.knowledge.is_uncertain
+    assert waiter.redis_view.is_uncertain
     waiter.resync()
 
     assert waiter.queued() == ["a"]

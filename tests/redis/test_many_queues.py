@@ -73,7 +73,7 @@ def test_a_sweep_finds_a_job_in_any_queue(bench: Bench, longest: list[int]) -> N
 def test_an_idle_process_does_not_go_round_for_ever(bench: Bench, store: Store) -> None:
     run(bench, 1)
     wait_until(
-        lambda: bench.supply.demand == 1 and not bench.knowledge.is_reserve_due,
+        lambda: bench.supply.demand == 1 and not bench.redis_view.is_reserve_due,
         "a parked processor",
     )
     calls = bench.fetch._call
@@ -125,7 +125,7 @@ def test_a_paused_queue_among_many_is_served_again(bench: Bench, store: Store) -
     wait_until(lambda: bench.supply.demand == 1, "a parked processor")
     bench.fetch.sweep()
     wait_until(
-        lambda: "q2000" in bench.knowledge.excluded.resting and bench.supply.demand == 1,
+        lambda: "q2000" in bench.redis_view.excluded.resting and bench.supply.demand == 1,
         "the queue to rest",
     )
 
@@ -133,7 +133,7 @@ def test_a_paused_queue_among_many_is_served_again(bench: Bench, store: Store) -
     bench.fetch.sweep()
 
     wait_until(lambda: taken == [b"a"], "the job")
-    assert "q2000" not in bench.knowledge.excluded.resting
+    assert "q2000" not in bench.redis_view.excluded.resting
 
 
 def test_leaving_empties_all_wake_lists_a_hundred_queues_at_a_time(

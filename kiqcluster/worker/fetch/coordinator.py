@@ -30,7 +30,7 @@ from kiqcluster.worker.fetch.in_flight import InFlight
 from kiqcluster.worker.fetch.prefetch import MAX_QUEUES_AT_FULL_PACE, NO_UNITS, ReserveSize
 from kiqcluster.worker.fetch.queue_order import ExcludedQueues, QueueOrder
 from kiqcluster.worker.fetch.stalls import StallDetector
-from kiqcluster.worker.fetch.supply import Knowledge, Supply
+from kiqcluster.worker.fetch.supply import RedisView, Supply
 from kiqcluster.worker.fetch.wakeups import MAX_ARMED_QUEUES
 
 __all__ = ["BATCH_DELAY_SECONDS", "FetchCoordinator"]
@@ -64,9 +64,9 @@ def locked(step: Callable[Concatenate[FetchCoordinator, P], R]) -> Callable[Conc
 class FetchCoordinator:
     """The state that all takers of a process share, and the manager.
 
-    supply: the units at hand, and the takers that wait.  batches: the batch that is open.  knowledge: what is known of
-    Redis.  A taker is a processor thread; it might be an event loop.  A taker that gets nothing adds its free places to
-    `supply.demand`, and waits for `parked`.
+    supply: the units at hand, and the takers that wait.  batches: the batch that is open.  redis_view: what is known
+    of Redis.  A taker is a processor thread; it might be an event loop.  A taker that gets nothing adds its free places
+    to `supply.demand`, and waits for `parked`.
 
     `lock` guards all of it.  A method that is `locked` takes the lock; whoever calls another one has it, with two
     exceptions.  `take_at_hand`, `hand_in` and `notify_manager` may be called at any time: they take from the left of
@@ -101,7 +101,7 @@ class FetchCoordinator:
         self.mode = FetchMode.FETCHING
         self.supply = Supply(in_flight.finished, ConcurrencyLimit(takers, clock))
         self.batches = Batches()
-        self.knowledge = Knowledge(ExcludedQueues(clock))
+        self.redis_view = RedisView(ExcludedQueues(clock))
 
     # takers
 
@@ -150,7 +150,7 @@ class FetchCoordinator:
         except IndexError:
             return None
         self.notify_manager()
-        if supply.units or self.knowledge.is_reserve_due or self.batches.in_transit:
+        if supply.units or self.redis_view.is_reserve_due or self.batches.in_transit:
             self._wake_another()  # each wakes the next: all at once would contend for nothing
         return unit
 
@@ -199,15 +199,15 @@ class FetchCoordinator:
             self._wake_manager()
 
     def _should_flush(self) -> bool:
-        state, supply, knowledge = self.batches.state, self.supply, self.knowledge
+        state, supply, redis_view = self.batches.state, self.supply, self.redis_view
         if state is BatchState.FLUSHING:
             return False
         if state is BatchState.IN_TRANSIT:
             return not supply.units
         if len(supply.units) > supply.low_watermark:
             return False
-        may_reserve = knowledge.is_reserve_due and self.mode is FetchMode.FETCHING
-        return bool(supply.low_watermark or supply.finished or knowledge.is_uncertain or may_reserve)
+        may_reserve = redis_view.is_reserve_due and self.mode is FetchMode.FETCHING
+        return bool(supply.low_watermark or supply.finished or redis_view.is_uncertain or may_reserve)
 
     def _claim(self, own_demand: int) -> Batch:
         """Return the batch that the caller has to flush: the one in transit, or a new one."""
@@ -225,8 +225,8 @@ class FetchCoordinator:
         Wakeups are armed only while there is demand and no batch.  A flusher that finds the queues empty does not wait
         yet: it reports when it does.  And who begins to wait before the batch is closed leaves the report to `close`.
         """
-        if self.knowledge.is_starved and self.supply.demand and self.batches.state is BatchState.NONE:
-            self.knowledge.is_starved = False
+        if self.redis_view.is_starved and self.supply.demand and self.batches.state is BatchState.NONE:
+            self.redis_view.is_starved = False
             self._wake_manager()
 
     # the manager
@@ -238,7 +238,7 @@ class FetchCoordinator:
         long_running: the queues of jobs that have run for long.  Also returns the seconds until the next check; None if
         nothing waits here: when something does, `wake_manager` is called.
         """
-        supply, batches, is_uncertain = self.supply, self.batches, self.knowledge.is_uncertain
+        supply, batches, is_uncertain = self.supply, self.batches, self.redis_view.is_uncertain
         supply.is_manager_notified = False  # first: whatever comes later wakes the manager
         if not (supply.units or batches.in_transit or self._in_flight.has_waiting or is_uncertain):
             return None, None
@@ -289,7 +289,7 @@ class FetchCoordinator:
         """
         if self.batches.state is not BatchState.NONE or not self._in_flight.has_waiting:
             return None
-        self.knowledge.is_reserve_due = (
+        self.redis_view.is_reserve_due = (
             True  # the taker that handed it in must look for work, with nothing left to settle
         )
         return self._claim(0)
@@ -302,8 +302,8 @@ class FetchCoordinator:
         """
         if self.mode is not FetchMode.FETCHING or not self.supply.demand:
             return False, None
-        self.knowledge.is_reserve_due = True
-        if queue is None or self.batches.state is not BatchState.NONE or self.knowledge.is_uncertain:
+        self.redis_view.is_reserve_due = True
+        if queue is None or self.batches.state is not BatchState.NONE or self.redis_view.is_uncertain:
             self._wake_taker()
             return True, None
         batch = self._claim(0)
@@ -317,7 +317,7 @@ class FetchCoordinator:
         generation: when its wait began.  If there was a resync since, or one is due, that puts the unit back.
         A unit goes back at once if nobody is free to run it: all became busy, or quiet, after the wait had begun.
         """
-        if self.knowledge.is_uncertain or generation != self.knowledge.generation:
+        if self.redis_view.is_uncertain or generation != self.redis_view.generation:
             return False
         self._in_flight.add((unit,), self._now())
         is_anybody_free = len(self.supply.units) < self.supply.demand or self.supply.low_watermark > 0
@@ -336,21 +336,21 @@ class FetchCoordinator:
         return self._is_sweep_wanted()
 
     def _is_sweep_wanted(self) -> bool:
-        is_looking = self.knowledge.is_reserve_due or self.batches.state is not BatchState.NONE
+        is_looking = self.redis_view.is_reserve_due or self.batches.state is not BatchState.NONE
         return bool(self.supply.demand) and self.mode is FetchMode.FETCHING and not is_looking
 
     @locked
     def queues_to_arm(self) -> list[str]:
         """Return the queues whose pushes should wake this process, the preferred first."""
-        if self.knowledge.is_refused or self.knowledge.is_uncertain or not self._is_sweep_wanted():
+        if self.redis_view.is_refused or self.redis_view.is_uncertain or not self._is_sweep_wanted():
             return []
-        excluded = {*self.knowledge.excluded.resting, *self.knowledge.excluded.forbidden()}
+        excluded = {*self.redis_view.excluded.resting, *self.redis_view.excluded.forbidden()}
         return list(islice((queue for queue in self._order.preferred() if queue not in excluded), MAX_ARMED_QUEUES))
 
     @locked
     def queues_to_sweep(self, most: int) -> list[str]:
         """Return the queues for the next sweep, without those that are known to be forbidden."""
-        forbidden = self.knowledge.excluded.forbidden()
+        forbidden = self.redis_view.excluded.forbidden()
         return [queue for queue in self._order.next_to_sweep(most) if queue not in forbidden]
 
     # the life of the process
@@ -376,7 +376,7 @@ class FetchCoordinator:
         """Reserve again."""
         if self.mode is FetchMode.QUIET:
             self.mode = FetchMode.FETCHING
-        self.knowledge.is_reserve_due = True
+        self.redis_view.is_reserve_due = True
         self._wake_taker()
 
     @locked
@@ -389,17 +389,17 @@ class FetchCoordinator:
     @locked
     def mark_uncertain(self) -> None:
         """Have the next batch begin with a resync."""
-        self.knowledge.is_uncertain = True
+        self.redis_view.is_uncertain = True
         self._wake_taker()
         self._wake_manager()
 
     def is_certain(self) -> bool:
         """Return whether every unit that Redis holds for this process is known: no batch is open, no reply was lost."""
-        return self.batches.state is BatchState.NONE and not self.knowledge.is_uncertain
+        return self.batches.state is BatchState.NONE and not self.redis_view.is_uncertain
 
     def is_drained(self) -> bool:
         """Return whether the last reserve found the queues empty, or at rest, and nothing is held."""
-        is_looking = self.knowledge.is_reserve_due or not self.is_certain()
+        is_looking = self.redis_view.is_reserve_due or not self.is_certain()
         return bool(self.supply.demand) and not (is_looking or len(self._in_flight))
 
     # the batch, by its flusher
@@ -424,7 +424,7 @@ class FetchCoordinator:
 
     def _choose_limits(self, batch: Batch) -> tuple[ReserveSize, Limits | None]:
         """Return how much to reserve, in all and from each queue."""
-        supply, knowledge = self.supply, self.knowledge
+        supply, redis_view = self.supply, self.redis_view
         if self.mode is not FetchMode.FETCHING or not (batch.own_demand or batch.is_wakeup or supply.low_watermark):
             return NO_UNITS, None
         size = supply.prefetch.reserve_size(supply.demand + batch.own_demand, len(supply.units))
@@ -432,9 +432,9 @@ class FetchCoordinator:
             supply.low_watermark = 0
             return NO_UNITS, None
         drawn = self._order.draw(supply.prefetch.max_queues() if supply.low_watermark else MAX_QUEUES)
-        knowledge.is_reserve_due = self._order.has_other_candidates(drawn)
-        if knowledge.excluded.forbidden_until:
-            forbidden = knowledge.excluded.forbidden()
+        redis_view.is_reserve_due = self._order.has_other_candidates(drawn)
+        if redis_view.excluded.forbidden_until:
+            forbidden = redis_view.excluded.forbidden()
             drawn = {queue: share for queue, share in drawn.items() if queue not in forbidden}
         limits = supply.prefetch.limits(drawn, size, batch.started_at)
         if not limits:
@@ -453,9 +453,9 @@ class FetchCoordinator:
     def on_reply(self, reserved: Reserved, batch: Batch) -> None:
         """Have the units at hand that a batch has brought."""
         units, needed, total = reserved.units, batch.size.needed, batch.size.total
-        supply, knowledge = self.supply, self.knowledge
-        knowledge.is_refused = reserved.is_refused
-        knowledge.excluded.record_resting(batch.limits or (), reserved.resting)
+        supply, redis_view = self.supply, self.redis_view
+        redis_view.is_refused = reserved.is_refused
+        redis_view.excluded.record_resting(batch.limits or (), reserved.resting)
         self._in_flight.add(units, self._now())
         if self.mode is not FetchMode.FETCHING:  # the batch was on its way when the process became quiet
             self._in_flight.returned += units
@@ -466,10 +466,10 @@ class FetchCoordinator:
         self._record_queues(reserved, batch)
         is_suspect = bool(units) and units[0].deaths > 0  # a suspect comes alone: there may be more
         # After a refusal the next sweep tries again: Redis would refuse other queues as well.
-        is_due = knowledge.is_reserve_due or is_suspect or len(units) >= needed
-        knowledge.is_reserve_due = is_due and not knowledge.is_refused
+        is_due = redis_view.is_reserve_due or is_suspect or len(units) >= needed
+        redis_view.is_reserve_due = is_due and not redis_view.is_refused
         supply.low_watermark = supply.prefetch.depth // 2 if len(units) == total > needed else 0
-        knowledge.is_starved = len(units) < needed and not is_suspect and not knowledge.is_refused
+        redis_view.is_starved = len(units) < needed and not is_suspect and not redis_view.is_refused
         if supply.low_watermark:
             supply.limit.lower(supply.taken())
         supply.check_crowd()
@@ -477,7 +477,7 @@ class FetchCoordinator:
     def _record_queues(self, reserved: Reserved, batch: Batch) -> None:
         """Learn which queues may hold more, if they are too many to be asked each time."""
         limits, units, most = batch.limits or {}, reserved.units, batch.size.total
-        if self.knowledge.is_refused or len(self._order.weights) <= MAX_QUEUES_AT_FULL_PACE:
+        if self.redis_view.is_refused or len(self._order.weights) <= MAX_QUEUES_AT_FULL_PACE:
             return
         is_suspect, is_filled = bool(units) and units[0].deaths > 0, len(units) >= most
         is_cut_short = is_suspect or is_filled or any(each < most for _, each in limits.values())
@@ -493,13 +493,13 @@ class FetchCoordinator:
         """
         self.batches.close()
         supply, units = self.supply, self.supply.units
-        may_follow = went_well and batch.own_demand and batch.sent is not None and not self.knowledge.is_uncertain
+        may_follow = went_well and batch.own_demand and batch.sent is not None and not self.redis_view.is_uncertain
         if may_follow and supply.low_watermark and 0 < len(units) <= supply.low_watermark + batch.own_demand:
             return self._claim(batch.own_demand)
         self._report_starvation()
         # A taker goes on with its own units, or flushes again; the manager does neither.
         # If there may be more, another taker flushes: who began to wait during this batch was not counted in it.
-        has_more = len(units) > batch.own_demand or (self.knowledge.is_reserve_due and units)
+        has_more = len(units) > batch.own_demand or (self.redis_view.is_reserve_due and units)
         if has_more or not batch.own_demand:
             self._wake_another()
         return None
@@ -514,9 +514,9 @@ class FetchCoordinator:
     @locked
     def on_forbidden(self, queues: Iterable[str]) -> bool:
         """Ask these queues no more for a while, and reserve again; return whether any was not known to be forbidden."""
-        is_new = self.knowledge.excluded.forbid(queues)
+        is_new = self.redis_view.excluded.forbid(queues)
         self._order.drop_candidates(queues)
-        self.knowledge.is_reserve_due = True
+        self.redis_view.is_reserve_due = True
         self._wake_taker()
         return is_new
 
@@ -526,8 +526,8 @@ class FetchCoordinator:
         if settlements:
             self._in_flight.restore(settlements)
             self._in_flight.acknowledge()
-        self.knowledge.is_reserve_due, self.supply.low_watermark = True, 0
-        self.knowledge.is_uncertain = self.knowledge.is_uncertain or is_lost
+        self.redis_view.is_reserve_due, self.supply.low_watermark = True, 0
+        self.redis_view.is_uncertain = self.redis_view.is_uncertain or is_lost
         self._wake_taker()  # units at hand run meanwhile
 
     @locked
@@ -536,17 +536,17 @@ class FetchCoordinator:
         self._discard_reply()
 
     def _discard_reply(self) -> None:
-        self.knowledge.is_uncertain = self.knowledge.is_reserve_due = True
+        self.redis_view.is_uncertain = self.redis_view.is_reserve_due = True
         self._wake_taker()
 
     @locked
     def on_resynced(self) -> None:
         """Go on after a resync."""
-        self.knowledge.begin_generation()
+        self.redis_view.begin_generation()
 
     @locked
     def reset(self) -> None:
         """Hold nothing, and look for work: others have recovered the units that were here."""
         self.supply.units.clear()
         self._in_flight.clear()
-        self.knowledge.begin_generation()
+        self.redis_view.begin_generation()

@@ -133,7 +133,7 @@ class ReliableFetch:
 
         waits: see HandLists.register.  None is allowed if Redis refuses our keys.  One round trip.  Raises StoreError.
         """
-        generation, member = self.coordinator.knowledge.generation, self.member
+        generation, member = self.coordinator.redis_view.generation, self.member
         try:
             registered = self.hand_lists.register(member, generation, waits) if waits else {}
         except RedisRefused as error:  # a key of a wrong type, or an ACL: wake lists do without these keys
@@ -179,14 +179,14 @@ class ReliableFetch:
         if not self.coordinator.is_sweep_wanted():
             return
         coordinator = self.coordinator
-        is_reserve_wanted = bool(coordinator.knowledge.excluded.resting or coordinator.knowledge.is_refused)
+        is_reserve_wanted = bool(coordinator.redis_view.excluded.resting or coordinator.redis_view.is_refused)
         if not is_reserve_wanted or len(self._order.weights) > MAX_QUEUES:
             try:
                 found = self._engine.find_work(self.coordinator.queues_to_sweep(MAX_SWEPT_QUEUES))
             except StoreError:
                 is_reserve_wanted = True
             else:
-                self._order.add_candidates((*found, *islice(coordinator.knowledge.excluded.resting, MAX_QUEUES)))
+                self._order.add_candidates((*found, *islice(coordinator.redis_view.excluded.resting, MAX_QUEUES)))
                 is_reserve_wanted = is_reserve_wanted or bool(found)
         if is_reserve_wanted:
             self.on_wakeup()
@@ -219,7 +219,7 @@ class ReliableFetch:
     @property
     def is_connected(self) -> bool:
         """Whether the last batch reached Redis, and was not refused as a whole."""
-        return self._health.is_reachable and not self.coordinator.knowledge.is_refused
+        return self._health.is_reachable and not self.coordinator.redis_view.is_refused
 
     def running(self) -> int:
         """Return the number of units that are held: running, or finished and not yet settled.
@@ -287,7 +287,7 @@ class ReliableFetch:
 
     def _send(self, batch: Batch, *, ahead: bool) -> None:
         """Build a batch and send it, unless it would do nothing."""
-        if self.coordinator.knowledge.is_uncertain:
+        if self.coordinator.redis_view.is_uncertain:
             self._resync()
         if not self.coordinator.build_request(batch, ahead=ahead):
             return

@@ -41,7 +41,7 @@ class HandList:
     """A list into which one push may be moved.
 
     token: of the unit that it becomes.  identity: of the process that holds it.
-    generation: of the process' knowledge (Knowledge.generation): after a resync its reply is not believed.
+    generation: of the process' view of Redis (RedisView.generation): after a resync its reply is not believed.
     """
 
     queue: str

@@ -1,7 +1,7 @@
 """Supply: the units at hand of a process and who waits for more; and what it knows of those in Redis.
 
 Supply      which units are here, how many more takers wait for, and how many of these may run at once
-Knowledge   whether Redis has more, and whether it holds what this process thinks
+RedisView   whether Redis has more, and whether it holds what this process thinks
 
 The coordinator's lock guards both (coordinator.py, which also says what is done without it).
 """
@@ -16,7 +16,7 @@ from kiqcluster.worker.fetch.concurrency_limit import WATCH_SECONDS, Concurrency
 from kiqcluster.worker.fetch.prefetch import Prefetch
 from kiqcluster.worker.fetch.queue_order import ExcludedQueues
 
-__all__ = ["Knowledge", "Supply"]
+__all__ = ["RedisView", "Supply"]
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Supply:
 
 
 @dataclass(slots=True)
-class Knowledge:
+class RedisView:
     """What one process knows of the queues, and of the units that Redis holds for it."""
 
     excluded: ExcludedQueues

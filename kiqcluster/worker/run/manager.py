@@ -47,7 +47,7 @@ class Manager(Service):
         self._clock = clock
         self._next_sweep = 0.0
         self._forgotten_look_at = self._forgotten_until = -inf
-        self._generation = fetch.coordinator.knowledge.generation
+        self._generation = fetch.coordinator.redis_view.generation
 
     def start(self) -> None:
         """Start the loop, then the processors: few of these are of use, but none is without the loop."""
@@ -142,7 +142,7 @@ class Manager(Service):
             self._fetch.return_forgotten(held)
 
     def _arm(self) -> None:
-        generation = self._fetch.coordinator.knowledge.generation
+        generation = self._fetch.coordinator.redis_view.generation
         if self._generation != generation:  # the replies of older waits are not believed
             self._generation = generation
             self._on_pushes(self._wakeups.drop_hand_waits())

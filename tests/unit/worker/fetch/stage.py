@@ -277,7 +277,7 @@ class Stage:
         fault = Fault.NONE
         yield Pause.INTERRUPTED
         if batch.sent is None:
-            if coordinator.knowledge.is_uncertain:
+            if coordinator.redis_view.is_uncertain:
                 self.redis.resync(self.in_flight.tokens)
                 coordinator.on_resynced()
                 yield Pause.INTERRUPTED

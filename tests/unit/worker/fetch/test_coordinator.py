@@ -82,7 +82,7 @@ class TestStates:
     def test_units_at_hand_come_before_a_batch_in_transit(self, stage: Stage) -> None:
         stage.push(2)
         flush(stage, claimed(stage.coordinator, own_demand=1))
-        stage.coordinator.knowledge.is_reserve_due = True
+        stage.coordinator.redis_view.is_reserve_due = True
         stage.coordinator.supply.low_watermark = 1
         batch = claimed(stage.coordinator)
         send(stage, batch, ahead=True)
@@ -104,7 +104,7 @@ class TestStates:
 
         assert following is None
         assert stage.coordinator.batches.state is BatchState.NONE
-        assert stage.coordinator.knowledge.is_uncertain
+        assert stage.coordinator.redis_view.is_uncertain
         assert [each.unit for each in stage.coordinator.supply.finished] == [unit]
 
 
@@ -338,7 +338,7 @@ class TestLimit:
 
     def test_without_prefetch_all_may_run(self, stage: Stage, coordinator: FetchCoordinator) -> None:
         coordinator.supply.low_watermark = 0
-        coordinator.knowledge.is_reserve_due = False
+        coordinator.redis_view.is_reserve_due = False
         coordinator.set_demand(0)
 
         assert coordinator.supply.begin_watch() is None
@@ -366,7 +366,7 @@ class TestOverdue:
 
     def test_an_outcome_is_settled_once_it_has_waited_for_the_delay(self, stage: Stage) -> None:
         unit = self.unit(stage)
-        stage.coordinator.knowledge.is_reserve_due = False
+        stage.coordinator.redis_view.is_reserve_due = False
         assert stage.coordinator.take_at_hand(Settlement(unit, Done())) is None
 
         assert stage.coordinator.check_overdue(()) == (None, pytest.approx(BATCH_DELAY_SECONDS))
@@ -376,7 +376,7 @@ class TestOverdue:
         assert batch is not None
         flush(stage, batch)
         assert stage.redis.done == {b"job-0": 1}
-        assert stage.coordinator.knowledge.is_reserve_due  # its taker still has to look for work
+        assert stage.coordinator.redis_view.is_reserve_due  # its taker still has to look for work
 
     def test_units_that_have_waited_too_long_go_back_and_their_queues_get_a_penalty(self, stage: Stage) -> None:
         stage.push(3)
@@ -431,14 +431,14 @@ def test_a_reset_process_holds_nothing_and_looks_for_work(stage: Stage) -> None:
     stage.push(2)
     stage.coordinator.set_demand(1)
     flush(stage, claimed(stage.coordinator))
-    stage.coordinator.knowledge.is_uncertain = True
+    stage.coordinator.redis_view.is_uncertain = True
 
     stage.coordinator.reset()
 
     assert not stage.coordinator.supply.units
     assert not len(stage.in_flight)
-    assert stage.coordinator.knowledge.is_reserve_due
-    assert not stage.coordinator.knowledge.is_uncertain
+    assert stage.coordinator.redis_view.is_reserve_due
+    assert not stage.coordinator.redis_view.is_uncertain
 
 
 def test_a_refused_reserve_waits_for_the_next_sweep(stage: Stage) -> None:

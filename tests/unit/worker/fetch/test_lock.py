@@ -45,7 +45,7 @@ def coordinator() -> FetchCoordinator:
 
 
 def test_an_exception_from_outside_leaves_no_demand_behind(coordinator: FetchCoordinator) -> None:
-    coordinator.knowledge.is_reserve_due = False
+    coordinator.redis_view.is_reserve_due = False
     raised: list[BaseException] = []
 
     thread = begin(coordinator.take_or_wait, raised)
@@ -77,7 +77,7 @@ def test_a_thread_that_waits_takes_what_a_blocked_job_leaves() -> None:
     coordinator = FetchCoordinator(
         QueueOrder(parse_group("default"), [], Random(1)), InFlight(), SystemClock(), lambda: None, takers=3
     )
-    coordinator.supply.limit.current, coordinator.supply.low_watermark, coordinator.knowledge.is_reserve_due = (
+    coordinator.supply.limit.current, coordinator.supply.low_watermark, coordinator.redis_view.is_reserve_due = (
         1,
         1,
         False,
@@ -94,7 +94,7 @@ def test_a_thread_that_waits_takes_what_a_blocked_job_leaves() -> None:
 
 
 def test_the_end_wakes_every_parked_thread(coordinator: FetchCoordinator) -> None:
-    coordinator.knowledge.is_reserve_due = False
+    coordinator.redis_view.is_reserve_due = False
     threads = [begin(coordinator.take_or_wait, []) for _ in range(3)]
     wait_until(lambda: coordinator.supply.demand == 3, "all to park")
 

@@ -32,6 +32,7 @@ from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process.boundary.calls import guarded, handled_error, is_a
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.service import Service
+from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.store.engine.units import Settlement
 from kiqcluster.worker.run.endings import REQUEUE
 from kiqcluster.worker.run.execution import Execution
@@ -221,17 +222,13 @@ class AsyncProcessor(Service):
             conclude = self.execution.put_back if timed_out else self.execution.interrupt
             if token in timed_out:
                 conclude = self.execution.time_out
-            try:
-                outcome = conclude(job_run)
-            except BaseException:  # noqa: BLE001  # a handler that calls sys.exit must not keep the others from going back
-                outcome = job_run.outcome or REQUEUE
-            yield Settlement(job_run.unit, outcome)
+            yield _concluded(job_run, conclude)
 
     def ended(self) -> Iterator[Settlement]:
         """Yield the outcomes of the units that have ended, and may not be handed in yet."""
         for job_run in self.running():
             if job_run.outcome is not None:
-                yield Settlement(job_run.unit, self.execution.interrupt(job_run))
+                yield _concluded(job_run, self.execution.interrupt)
 
     def blocked(self) -> tuple[JobRun, float] | None:
         """Return the job whose step has lasted since an earlier look, and how long that is ago, in seconds.
@@ -452,6 +449,14 @@ class WaitedRun(AsyncRun):
         self.has_ended = True
         self._returned, self._error = returned, error
         self._ended.set()
+
+
+def _concluded(job_run: JobRun, conclude: Callable[[JobRun], Outcome]) -> Settlement:
+    try:
+        outcome = conclude(job_run)
+    except BaseException:  # noqa: BLE001  # a handler that calls sys.exit must not keep the others from going back
+        outcome = job_run.outcome or REQUEUE
+    return Settlement(job_run.unit, outcome)
 
 
 def _fail(context: Context, run: AsyncRun, error: BaseException) -> None:

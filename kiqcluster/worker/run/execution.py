@@ -410,11 +410,13 @@ class Execution:
 
     def _decided(self, run: JobRun, job: ReadJob, ending: Ending, context: JobContext) -> tuple[Ending, Outcome]:
         """Return how a run ended and its outcome, unless it was cancelled meanwhile: then it does not run again."""
-        outcome = run.outcome = with_memory(self._stopping.wait, partial(self._outcome, job, ending))
+        outcome = with_memory(self._stopping.wait, partial(self._outcome, job, ending))
         if (cancelled := _cancelled(context, ending, outcome)) is not None:
-            self._report.tell(job, ending, outcome, self._report.tally)
+            failed, would_be = ending, outcome
             ending = run.ending = cancelled
-            outcome = self._outcome(job, ending)
+            outcome = run.outcome = with_memory(self._stopping.wait, partial(self._outcome, job, ending))
+            self._report.tell(job, failed, would_be, self._report.tally)  # then: the main thread may look meanwhile
+        run.outcome = outcome
         if context.cancelled_by and isinstance(outcome, Dropped):
             self._report.tally(job.name, run.unit.queue).skip(DROPPED, context.cancelled_by)
         return ending, outcome

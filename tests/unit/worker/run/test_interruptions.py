@@ -11,7 +11,7 @@ from kiqcluster.application.registry import Registry
 from kiqcluster.errors import JobDefinitionError, UsageError
 from kiqcluster.process.config import Config, check
 from kiqcluster.process.runtime import Setup
-from kiqcluster.sidekiq.outcome import Dead, Discard, Done, Interrupted
+from kiqcluster.sidekiq.outcome import Dead, Discard, Done, Dropped, Interrupted
 from kiqcluster.sidekiq.ruby_json import encode
 from kiqcluster.store.engine.units import Unit
 from kiqcluster.worker.fetch.in_flight import InFlight
@@ -143,3 +143,21 @@ def test_a_hook_with_a_typo_is_refused() -> None:
             def perform(self) -> None: ...
 
             def sidekiq_interruptions_exhausted(self) -> None: ...
+
+
+def test_a_job_that_was_cancelled_and_fails_is_dropped_also_if_its_process_must_go_while_handlers_are_told(
+    worker: Worker,
+) -> None:
+    run, outcomes = a_run(), list[object]()
+
+    @job(name="long")
+    def long() -> None:
+        assert run.context is not None
+        run.context.cancelled_by = "an operator"
+        raise ValueError("on purpose")
+
+    worker.setup.error_handler(lambda *_: outcomes.append(worker.execution.interrupt(run)))
+
+    outcomes.append(worker.execution.execute(run))
+
+    assert [type(each) for each in outcomes] == [Dropped, Dropped]

@@ -247,7 +247,10 @@ class Execution:
                 run.ending = RETURNED
             else:
                 definition.check_returned(value)
-                run.ending = with_memory(self._stopping.wait, partial(Returned, value))
+                try:
+                    run.ending = Returned(value)
+                except MemoryError:  # it has run, and must not run again
+                    run.ending = with_memory(self._stopping.wait, partial(Returned, value))
         except BaseException:  # noqa: BLE001  # a job may raise anything, sys.exit included; no thread dies of it
             exit_if_forked(generation, handled_error())
             self._note_raised(run, job, handled_error())

@@ -74,17 +74,19 @@ class Handle(Generic[R]):
         In a test that has its jobs in memory, a job that has not run raises TimeoutError at once.
         """
         self._check()
+        seconds = self._seconds(timeout)
         if self._store is None:
             return self._value(self._in_memory(), timeout)
-        ended = self._wait(self._store, self._seconds(timeout))
+        ended = self._wait(self._store, seconds)
         return self._value(ended, timeout, self._reason(self._store, timeout) if ended is PENDING else "")
 
     async def aresult(self, timeout: float | None = None) -> R:  # as result
         """Wait as `result` does, while the event loop goes on; a coroutine may await many."""
         self._check()
+        seconds = self._seconds(timeout)
         if self._store is None:
             return self._value(self._in_memory(), timeout)
-        found = await aresult_of(self._store, self._key(self._store), self._seconds(timeout))
+        found = await aresult_of(self._store, self._key(self._store), seconds)
         if found is None:
             return self._value(PENDING, timeout, await asyncio.to_thread(self._reason, self._store, timeout))
         return self._value(read_result(found), timeout)
@@ -122,7 +124,7 @@ class Handle(Generic[R]):
         if ended.state == "pending" and self._store is None:
             raise TimeoutError(
                 f"{self!r} has not run: the jobs of this test wait in memory; run them with drain(), or use "
-                "the mode inline, in which a push runs them"
+                "the mode inline, in which a push runs them (a push of a job after that job)"
             )
         if ended.state == "pending":
             raise TimeoutError(f"{self!r} has not ended within {timeout:g} s{reason}")

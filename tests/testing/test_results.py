@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -93,6 +95,31 @@ class TestInline:
 
             assert (found.get(timeout=1), found.status) == (3, "SUCCESS")
             assert app.AsyncResult(found.id).get() == 3
+
+
+@pytest.mark.parametrize("mode", [fake, inline])
+def test_a_job_that_waits_without_a_timeout_fails_as_in_a_worker(
+    mode: Callable[[], AbstractContextManager[object]], price: JobFunction[[int], int]
+) -> None:
+    """Also for a job that has ended: a test must not pass where each run of a worker fails."""
+    ended: list[Handle[int]] = []
+
+    @job(retry=0)
+    def waits() -> None:
+        ended[0].result()
+
+    @job(retry=0)
+    async def awaits() -> None:
+        await ended[0].aresult()
+
+    with mode():
+        ended.append(enqueued(price, 7))
+        drain()
+
+        for waiting in (waits, awaits):
+            with pytest.raises(UsageError, match="without a timeout"):
+                waiting.perform_async()
+                drain()
 
 
 class TestFake:

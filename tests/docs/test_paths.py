@@ -73,8 +73,12 @@ def test_every_address_is_of_a_known_host() -> None:
 
 @cache
 def trees() -> dict[str, ast.Module]:
+    """Return path within the package → syntax tree, of the modules whose text may name a page."""
+    texts = {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
     return {
-        str(path.relative_to(PACKAGE)): ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")
+        str(path.relative_to(PACKAGE)): ast.parse(text)
+        for path, text in texts.items()
+        if "page(" in text or DOCS.search(text)
     }
 
 

@@ -27,6 +27,8 @@ from kiqcluster.application.options import (
     check_class_body,
     check_combinations,
     check_options,
+    check_retries,
+    merged,
 )
 from kiqcluster.application.registry import Definition
 from kiqcluster.application.signatures import signature_of
@@ -101,8 +103,9 @@ class Enqueuer(Link[P, R]):
         for name in checked:
             if not OPTIONS[name].on_wire:
                 raise JobDefinitionError(f"{name} belongs to the definition of {self.definition.name}, not to one push")
+        check_retries(checked, self.definition.name)
         has_queue = self._has_queue or "queue" in checked
-        return Enqueuer(self.definition, {**self._options, **checked}, wait_replicas, has_queue=has_queue)
+        return Enqueuer(self.definition, merged(self._options, checked), wait_replicas, has_queue=has_queue)
 
     def perform_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """Enqueue the job; return its jid, or None when client middleware stopped it.
@@ -306,7 +309,7 @@ class Job:
         cls, *, name: str | None = None, namespace: str | None = None, **options: Unpack[JobOptions]
     ) -> None:
         super().__init_subclass__()
-        cls.declared_options = {**cls.declared_options, **options}
+        cls.declared_options = merged(cls.declared_options, options)
         wire_name = wire_name_of(name, cls.__name__, namespace)
         if namespace is not None:
             cls.declared_namespace = namespace

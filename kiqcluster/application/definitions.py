@@ -141,7 +141,7 @@ def _with_cron_defaults(name: str, options: dict[str, Any], signature: inspect.S
             f"one, or write the entry with args into the configuration: [cron.{underscored(name)}]"
         )
     defaults = {} if options.keys() & {"queue", "queue_namespace"} else {"queue_namespace": CRON_NAMESPACE}
-    return {"retry": 0, **defaults, **options}
+    return {"retry": "retry_for" in options or 0, **defaults, **options}
 
 
 def _positions(name: str, signature: inspect.Signature, arguments: Iterable[int | str]) -> frozenset[int]:

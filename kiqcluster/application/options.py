@@ -36,6 +36,8 @@ __all__ = [
     "check_class_body",
     "check_combinations",
     "check_options",
+    "check_retries",
+    "merged",
     "near_option",
 ]
 
@@ -59,6 +61,7 @@ RESERVED_NAMES = frozenset(  # of a job class: its verbs
         "perform_inline",
     }
 )
+RETRY, RETRY_FOR = "retry", "retry_for"  # options that replace each other
 HOOK_TYPO_SIMILARITY = 0.9  # a method whose name is this similar to a hook's is a typo
 MAX_DURATION_SECONDS = 1e9  # a larger number is a point in time, or a mistake
 UNTIL_START = ("until_executing", "until_and_while_executing")  # strategies whose lock ends when the job begins
@@ -163,6 +166,10 @@ def _is_number(value: Any) -> bool:
     return _is_count(value) and not isinstance(value, bool)
 
 
+def _is_window(value: Any) -> bool:
+    return _is_number(value) and 1 <= value < MAX_DURATION_SECONDS  # a worker takes 0 for not given, as some clients do
+
+
 def _is_duration(value: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and 0 < value < MAX_DURATION_SECONDS
@@ -199,8 +206,8 @@ OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
         Option("queue", _is_text, "the name of a queue"),
-        Option("retry", _is_count, "True, False, or how many retries"),
-        Option("retry_for", lambda value: _is_count(value) and value < 1e9, "seconds from the first failure"),
+        Option(RETRY, _is_count, "True, False, or how many retries"),
+        Option(RETRY_FOR, _is_window, "whole seconds from the first failure, at least 1"),
         Option("retry_queue", _is_queue, "the name of a queue"),
         Option("backtrace", _is_count, "True (the default), False, or how many lines in Sidekiq's form"),
         Option("dead", lambda value: isinstance(value, bool), "True or False"),
@@ -296,6 +303,29 @@ def check_options(options: Mapping[str, Any], name: str) -> dict[str, Any]:
     return dict(options)
 
 
+def merged(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options where the nearer source counts: a class before its base, a push before its class.
+
+    `retry` and `retry_for` replace each other, so the nearer one of the two holds alone.
+    """
+    options = {**inherited, **own}
+    if own.get(RETRY_FOR) is None:
+        if RETRY in own:
+            options.pop(RETRY_FOR, None)
+    elif RETRY not in own:
+        options[RETRY] = True
+    return options
+
+
+def check_retries(options: Mapping[str, Any], name: str) -> None:
+    """Raise JobDefinitionError where both the number of retries and their time are limited."""
+    if RETRY_FOR in options and options.get(RETRY, True) is not True:
+        raise JobDefinitionError(
+            f"{name}: retry = {options[RETRY]!r} and retry_for = {options[RETRY_FOR]!r} exclude each other: a job is "
+            "retried so often or for so long; leave one out"
+        )
+
+
 def check_combinations(options: Mapping[str, Any], name: str) -> None:
     """Raise JobDefinitionError for attributes that contradict each other.
 
@@ -316,6 +346,7 @@ def check_combinations(options: Mapping[str, Any], name: str) -> None:
             f"{name}: data_consistency = 'delayed' needs retries, and retry = {options['retry']!r} has none: the job "
             "waits for a replica of the database by running again later; allow retries, or use 'sticky'"
         )
+    check_retries(options, name)
     if options.get("encrypt") and options.get("active_job"):
         raise JobDefinitionError(f"{name}: encrypt does not go with active_job: Rails would not decrypt; leave one out")
     if options.get("timeout", 0) >= options.get("timeout_hard", MAX_DURATION_SECONDS):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kiqcluster.application.definitions import cron_queue
+from kiqcluster.application.options import merged
 from kiqcluster.application.registry import Definition
 from kiqcluster.client.draft import Draft
 from kiqcluster.client.preparation import prepare
@@ -41,9 +42,9 @@ def resolved(setup: Setup, definition: Definition | None, entry: CronEntry) -> t
     is_declared = definition.declares_queue or route.is_by_rule
     queue = entry.queue or cron_queue(definition.name, route.queue, is_declared=is_declared)
     options = {key: value for key, value in definition.options.items() if key != "queue"}
-    if "retry" not in definition.declared:
+    if definition.declared.isdisjoint({"retry", "retry_for"}):
         options["retry"] = NO_RETRIES
-    return replace(entry, queue=queue, options={**options, **entry.options}), route.shard
+    return replace(entry, queue=queue, options=merged(options, entry.options)), route.shard
 
 
 def prepared(

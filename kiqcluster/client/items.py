@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kiqcluster.application.options import merged
 from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.client.router import options_of
 from kiqcluster.errors import InvalidArguments, InvalidPush
@@ -37,7 +38,7 @@ def read_item(setup: Setup, item: Mapping[str, Any]) -> tuple[str, Definition | 
     defaults = DEFAULT_OPTIONS
     if definition is not None:
         defaults = definition.options if "queue" in item else options_of(setup, definition)
-    options = {**defaults, **{key: value for key, value in item.items() if key not in RESERVED_KEYS}}
+    options = merged(defaults, {key: value for key, value in item.items() if key not in RESERVED_KEYS})
     if not isinstance(options["retry"], bool | int | None):
         raise InvalidPush(f"retry = {options['retry']!r} does not fit; it takes True, False, or how many retries")
     return name, definition, options

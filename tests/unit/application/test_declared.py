@@ -142,6 +142,11 @@ class TestCron:
         )
         assert queue in catalogue.known_queues(config)
 
+    def test_an_entry_of_a_job_with_retry_for_is_retried(self, setup: Setup) -> None:
+        setup.config = Config()
+
+        assert self.found(setup, declare(retry_for=60))[1] is True
+
     def test_where_nothing_names_a_queue_the_namespace_does(self, setup: Setup) -> None:
         setup.config = Config()
 

@@ -10,7 +10,9 @@ import pytest
 from kiqcluster import Job, job
 from kiqcluster.application.options import OPTIONS
 from kiqcluster.application.registry import Registry
+from kiqcluster.client.items import read_item
 from kiqcluster.errors import JobDefinitionError
+from kiqcluster.process.runtime import current_setup
 
 pytestmark = pytest.mark.usefixtures("registry")
 
@@ -155,3 +157,50 @@ class TestForbiddenCombinations:
     @pytest.mark.parametrize("urgency", ["low", "throttled"])
     def test_lower_urgencies_may_have_both(self, urgency: str) -> None:
         assert declare(urgency=urgency, resource_boundary="memory", external_dependencies=True).definition
+
+
+class TestRetryAndRetryFor:
+    """A job is retried so often or for so long: what is declared nearer to the push holds alone."""
+
+    @pytest.mark.parametrize("inherited", [False, 0, 3])
+    def test_a_nearer_time_replaces_an_inherited_number(self, inherited: object) -> None:
+        base = declare(retry=inherited)
+        expected = {"retry": True, "retry_for": 3_600}
+
+        child = declare(base, retry_for=3_600)
+
+        assert {key: child.definition.options[key] for key in expected} == expected
+        assert {key: base.set(retry_for=3_600).options[key] for key in expected} == expected
+        assert read_item(current_setup(), {"class": base, "retry_for": 3_600})[2].items() >= expected.items()
+
+    @pytest.mark.parametrize("own", [False, 0, 3, True])
+    def test_a_nearer_number_replaces_an_inherited_time(self, own: object) -> None:
+        base = declare(retry_for=3_600)
+
+        child = declare(base, retry=own)
+
+        for options in (
+            child.definition.options,
+            base.set(retry=own).options,
+            read_item(current_setup(), {"class": base, "retry": own})[2],
+        ):
+            assert options["retry"] is own
+            assert "retry_for" not in options
+
+    def test_both_in_one_place_are_refused(self) -> None:
+        assert "exclude each other" in refusal(lambda: declare(retry=5, retry_for=60))
+        assert "exclude each other" in refusal(lambda: declare().set(retry=False, retry_for=60))
+        assert declare(retry=True, retry_for=60).definition.options["retry_for"] == 60
+
+    def test_an_item_of_another_client_may_have_both(self) -> None:
+        options = read_item(current_setup(), {"class": declare(), "retry": 5, "retry_for": 60})[2]
+
+        assert (options["retry"], options["retry_for"]) == (5, 60)
+
+    @pytest.mark.parametrize("value", [0, True])
+    def test_a_time_that_workers_would_not_see_is_refused(self, value: object) -> None:
+        assert "at least 1" in refusal(lambda: declare(retry_for=value))
+
+    def test_a_job_on_a_schedule_is_retried_for_as_long_as_it_says(self) -> None:
+        assert declare(cron="@daily", retry_for=60).definition.options["retry"] is True
+        assert declare(cron="@daily").definition.options["retry"] == 0

@@ -16,7 +16,7 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
-from kiqcluster.application.options import OPTIONS, check_combinations, check_options
+from kiqcluster.application.options import OPTIONS, check_combinations, check_options, merged
 from kiqcluster.contrib.django.commits import alias_of
 from kiqcluster.contrib.django.task_backend.framework import Task
 from kiqcluster.errors import InvalidPush, JobDefinitionError
@@ -113,9 +113,9 @@ def read_options(alias: str, raw: Mapping[str, Any]) -> BackendOptions:
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
             hint = hint_of("option", str(name)) or hint
             raise ImproperlyConfigured(f"{place}: there is no option {name!r}; {hint}")
-    jobs = {**DEFAULTS, **{name: value for name, value in raw.items() if name in TASK_OPTIONS}}
+    given = {name: value for name, value in raw.items() if name in TASK_OPTIONS}
     try:
-        jobs = check_options(jobs, place)
+        jobs = merged(DEFAULTS, check_options(given, place))
         check_combinations(jobs, place)
     except JobDefinitionError as error:
         raise ImproperlyConfigured(str(error)) from error
@@ -169,11 +169,11 @@ def options_of_task(options: BackendOptions, task: Any) -> tuple[dict[str, Any],
     Raises JobDefinitionError for an option that cannot be.
     """
     own = {name: value for name in TASK_OPTIONS if (value := getattr(task, name, None)) is not None}
-    merged = check_options({**options.jobs, **own}, task.module_path)
-    check_combinations(merged, task.module_path)
+    jobs = merged(options.jobs, check_options(own, task.module_path))
+    check_combinations(jobs, task.module_path)
     ttl = getattr(task, "result_ttl", None)
-    wire = {name: value for name, value in merged.items() if OPTIONS[name].on_wire}
-    local = {name: value for name, value in merged.items() if not OPTIONS[name].on_wire}
+    wire = {name: value for name, value in jobs.items() if OPTIONS[name].on_wire}
+    local = {name: value for name, value in jobs.items() if not OPTIONS[name].on_wire}
     return wire, local, options.result_ttl if ttl is None else ttl
 
 

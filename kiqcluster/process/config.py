@@ -39,6 +39,7 @@ __all__ = [
     "listen_error",
     "parse_listen",
     "settings",
+    "working_directory",
 ]
 
 STOP_GRACE_SECONDS = 10.0  # seconds beyond `timeout` after which the supervisor kills a child that has not left
@@ -275,10 +276,11 @@ class Config:
         """Return the absolute working directory: the given one, else $PWD, which keeps a link like `current`.
 
         $PWD counts only if it names the real directory: a parent that is not a shell may have left an old value.
+        Raises UsageError if the working directory was removed.
         """
-        logical = Path(os.environ.get("PWD", ""))
-        is_true = logical.is_absolute() and logical.is_dir() and logical.samefile(Path.cwd())
-        return (logical if is_true else Path.cwd()) / (self.directory or "")
+        logical, real = Path(os.environ.get("PWD", "")), working_directory()
+        is_true = logical.is_absolute() and logical.is_dir() and logical.samefile(real)
+        return (logical if is_true else real) / (self.directory or "")
 
     def known_control(self) -> str | None:
         """Return the absolute path of the control socket: the given one, else the pidfile's with .sock, else None.
@@ -324,6 +326,17 @@ def describe(config: Config, origins: Origins) -> list[tuple[str, str, str]]:
             (each.name, " ".join(map(str, value)) if isinstance(value, tuple) else str(value), origins[each.name])
         )
     return shown
+
+
+def working_directory() -> Path:
+    """Return the working directory.  Raises UsageError if it was removed, as that of an old release may be."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise UsageError(
+            "the working directory was removed, and with it kiqcluster.toml if there was one; "
+            "start this process in a directory that exists"
+        ) from error
 
 
 def check(config: Config, *, knows_shards: bool = True) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from kiqcluster.errors import UsageError
-from kiqcluster.process.config import Config, Origins, check, settings
+from kiqcluster.process.config import Config, Origins, check, settings, working_directory
 from kiqcluster.process.durations import parse_duration
 from kiqcluster.sidekiq.cron_entries import CronEntry, parse_entries
 from kiqcluster.sidekiq.queue_groups import GroupSetting
@@ -49,13 +49,22 @@ def load(
     """Return the merged configuration and where each value comes from.
 
     flags: only those given on the command line.  file: -C; without it kiqcluster.toml, else [tool.kiqcluster]
-    of pyproject.toml, in `directory`.  knows_shards: False where sources are left out that may declare shards.
+    of pyproject.toml, in `directory`; a working directory that was removed has none.  knows_shards: False where
+    sources are left out that may declare shards.
     Raises UsageError that names the source of the invalid value.
     """
     environ = os.environ if environ is None else environ
-    path, document = _read_file(file, directory or Path.cwd())
+    gone: UsageError | None = None
+    try:
+        directory = directory or working_directory()
+    except UsageError as error:
+        gone = error
+    path, document = _read_file(file, directory)
     _check_variables(environ)
-    return _merged(flags, environ, path, document, configured or {}, knows_shards=knows_shards)
+    config, origins = _merged(flags, environ, path, document, configured or {}, knows_shards=knows_shards)
+    if gone is not None and file is None and not (config.is_declared("redis") or config.is_declared("embedded")):
+        raise gone  # the file may have named another Redis than the default one
+    return config, origins
 
 
 def load_part(
@@ -79,7 +88,7 @@ def load_part(
     wanted = {variable for name in names for variable in variables[name]}
     environ = {name: value for name, value in (environ or os.environ).items() if name in wanted}
     try:
-        path, document = _read_file(file, directory or Path.cwd())
+        path, document = _read_file(file, directory or working_directory())
     except UsageError:
         if file is not None or not (names & flags.keys() or environ):  # the file may have had the needed settings
             raise
@@ -163,7 +172,7 @@ def missing_section(config: Config, origins: Origins, file: str | None = None) -
     """Return a warning when the file has sections but none for the requested environment, else None."""
     if origins["environment"] == "default":
         return None
-    path, document = _read_file(file, Path.cwd())
+    path, document = _read_file(file, working_directory())
     sections = document.get("env", {})
     if not sections or config.environment in sections:
         return None
@@ -206,10 +215,12 @@ def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, tuple[Any, 
                 break
 
 
-def _read_file(file: str | None, directory: Path) -> tuple[str, dict[str, Any]]:
+def _read_file(file: str | None, directory: Path | None) -> tuple[str, dict[str, Any]]:
+    """Return path and content of the configuration file, empty ones if there is none, or no directory."""
     if file is not None and not Path(file).is_file():
         raise UsageError(f"configuration file {file!r} does not exist; name one with -C, or leave the flag out")
-    for path in [Path(file)] if file is not None else [directory / name for name in CONFIG_FILES]:
+    beside = [] if directory is None else [directory / name for name in CONFIG_FILES]
+    for path in beside if file is None else [Path(file)]:
         if not path.is_file():
             continue
         try:

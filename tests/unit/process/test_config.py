@@ -241,6 +241,46 @@ class TestFiles:
         assert "[env.production]" in refusal(loaded, toml)
 
 
+class TestRemovedDirectory:
+    """Of a process that lives longer than the folder of its release."""
+
+    @pytest.fixture(autouse=True)
+    def removed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        folder = tmp_path / "release"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        folder.rmdir()
+
+    @pytest.mark.parametrize(
+        "sources",
+        [
+            {"flags": {"redis": "redis://there/1"}},
+            {"environ": {"REDIS_URL": "redis://there/1"}},
+            {"configured": {"redis": "redis://there/1"}},
+        ],
+        ids=["flag", "environment", "configure"],
+    )
+    def test_the_other_sources_hold(self, sources: dict[str, Any]) -> None:
+        config, _ = load(sources.pop("flags", {}), environ=sources.pop("environ", {}), **sources)
+
+        assert config.redis == "redis://there/1"
+
+    def test_without_a_redis_that_they_name_nothing_goes_to_the_default_one(self) -> None:
+        for read in (lambda: load({}, environ={}), lambda: load_part(frozenset({"redis"}), {}, environ={})):
+            with pytest.raises(UsageError, match="working directory was removed"):
+                read()
+
+    def test_a_file_that_is_named_is_read(self, tmp_path: Path) -> None:
+        file = tmp_path / "other.toml"
+        file.write_text("timeout = 7")
+
+        assert load({}, file=str(file), environ={})[0].timeout == 7
+
+    def test_a_cluster_says_so(self) -> None:
+        with pytest.raises(UsageError, match="start this process in a directory that exists"):
+            Config().known_directory()
+
+
 class TestNames:
     def test_an_unknown_name_is_refused_with_the_nearest_known_one(self, loaded: Loader) -> None:
         message = refusal(loaded, "concurency = 3")

@@ -20,6 +20,7 @@ import sys
 import threading
 from pathlib import Path
 from traceback import walk_stack
+from types import ModuleType
 
 from kiqcluster.ipc.operating_system import count_threads
 from kiqcluster.ipc.stdio import flush_output
@@ -51,9 +52,24 @@ def run_put_off() -> None:
     """Run the site hooks that were put off, as Python does at its start."""
     if SiteHooks.are_put_off:
         SiteHooks.are_put_off = False
+        ours = dict(sys.modules)
         site.execsitecustomize()
         if site.ENABLE_USER_SITE:
             site.execusercustomize()
+        _put_back(ours)
+
+
+def _put_back(ours: dict[str, ModuleType]) -> None:
+    """Make these the modules that an import finds, so that the application shares them with this program.
+
+    ddtrace takes modules out of `sys.modules`, to have copies of its own. At Python's start nobody has them yet.
+    """
+    for name, module in ours.items():
+        if sys.modules.get(name) is not module:
+            sys.modules[name] = module
+            package, _, last = name.rpartition(".")
+            if package:
+                setattr(ours[package], last, module)
 
 
 def foreign_threads() -> list[str]:

@@ -88,6 +88,30 @@ def test_threads_of_an_agent_run_in_the_workers_and_not_in_the_supervisor(
     assert cluster.seen("forked_with_threads") == []
 
 
+def test_an_agent_that_takes_modules_away_leaves_the_application_those_of_the_worker(stage: Stage) -> None:
+    """ddtrace does so where gevent is installed; a job's own `threading` would not know the thread that it runs in."""
+    agents = agent_in(stage.folder)
+    with Path(agents, "sitecustomize.py").open("a") as file:
+        file.write(
+            'import concurrent.futures\nfor name in ("threading", "concurrent.futures"): del sys.modules[name]\n'
+        )
+    app = stage.write_application("""
+        import concurrent.futures, threading
+        from kiqcluster import job
+        from tests.apps.basic import note
+
+        @job()
+        def look():
+            thread = threading.current_thread()
+            note(thread.name, concurrent.futures.wait is __import__("sys").modules["concurrent.futures"].wait)
+    """)
+    cluster = stage.run_cluster("default", "-c", "1", app=app, PYTHONPATH=agents, PYTHONOPTIMIZE="")
+    cluster.wait_ready()
+    stage.push("look")
+
+    stage.wait_noted("kiq.processor/0 True")
+
+
 @pytest.mark.parametrize("hides", [pytest.param("in sys.path", marks=pytest.mark.full), "in the environment"])
 def test_an_agent_that_takes_its_folder_away_is_found_again(stage: Stage, hides: str) -> None:
     cluster = stage.run_cluster(

@@ -17,6 +17,7 @@ from kiqcluster.process.clock import SystemClock
 from kiqcluster.testing import Cluster, RedisServer, wait_until
 from kiqcluster.testing.server import free_port, is_alive
 from kiqcluster.testing.waiting import DEFAULT_TIMEOUT_SECONDS
+from tests import forkserver
 
 APPLICATION = """
 from kiqcluster import current_job, job
@@ -32,11 +33,16 @@ def fail_once():
     if "retry_count" not in current_job().payload:
         raise ValueError("once")
 """
+STARTED_AS_BY_USERS = ("test_a_pushed_job_runs_there", "test_close_leaves_no_process_behind")
 
 
 @pytest.fixture
-def start(kiq_cluster: Callable[..., Cluster], tmp_path: Path) -> Callable[..., Cluster]:
-    """Start a cluster with the application."""
+def start(
+    kiq_cluster: Callable[..., Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Callable[..., Cluster]:
+    """Start a cluster with the application; by way of the fork server, where the test is not about its start."""
+    if request.node.originalname not in STARTED_AS_BY_USERS:
+        monkeypatch.setattr(Cluster, "_popen", forkserver.Popen)
     (tmp_path / "app.py").write_text(dedent(APPLICATION))
     return lambda *arguments, **more: kiq_cluster(*arguments, require="app", cwd=tmp_path, **more)
 

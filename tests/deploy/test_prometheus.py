@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ def promtool(*words: str | Path) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
+@cache
 def rules() -> list[dict[str, Any]]:
     documents = [need("yaml").safe_load(path.read_text()) for path in RULES]
     return [rule for document in documents for group in document["groups"] for rule in group["rules"]]
@@ -46,6 +48,7 @@ def alerts() -> list[dict[str, Any]]:
     return [rule for rule in rules() if "alert" in rule]
 
 
+@cache
 def cases() -> list[dict[str, Any]]:
     return [case for path in CASES for case in need("yaml").safe_load(path.read_text())["tests"]]
 

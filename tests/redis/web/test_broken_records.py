@@ -115,14 +115,25 @@ class WatchedStore(Store):
         return made
 
 
-class Broken:
-    """The pages, and the keys that each reads."""
+class Filled:
+    """The pages, with something good on each; none is remembered."""
 
     def __init__(self, store: Store) -> None:
-        store.__class__ = WatchedStore
         self.store = store
         fill(store)
         self.site = Site(store)
+
+    def get(self, path: str) -> Any:
+        self.site.app._shelf._values.clear()
+        return self.site.get(path)
+
+
+class Broken(Filled):
+    """The same, and the keys that each page reads."""
+
+    def __init__(self, store: Store) -> None:
+        store.__class__ = WatchedStore
+        super().__init__(store)
         self.paths: dict[str, str] = {}  # name of a page → its path
         adapter = self.site.app.routes.url_map.bind("localhost")
         for path, answer in self.site.crawl(STARTS, most=MOST_PAGES).items():
@@ -138,10 +149,6 @@ class Broken:
         self.get(path)
         WatchedConnection.words = None
         return words
-
-    def get(self, path: str) -> Any:
-        self.site.app._shelf._values.clear()
-        return self.site.get(path)
 
     def readers(self, key: bytes) -> list[str]:
         """Return the pages that read a key; all for a lock, which they find by its name."""
@@ -271,6 +278,11 @@ def with_broken_json(store: Store, key: bytes) -> Iterator[tuple[str, list[Any]]
 
 
 @pytest.fixture
+def filled(store: Store, setup: object) -> Filled:
+    return Filled(store)
+
+
+@pytest.fixture
 def broken(store: Store, setup: object) -> Broken:
     return Broken(store)
 
@@ -332,19 +344,19 @@ def test_a_bad_value_within_json_leaves_the_rest_of_each_page(broken: Broken) ->
     ],
     ids=["a record of sidekiq-cron", "its retries", "its arguments", "a task", "who holds a place"],
 )
-def test_the_good_record_beside_a_bad_one_is_shown(broken: Broken, path: str, good: str, commands: list[Any]) -> None:
-    broken.store.pipeline(commands)
+def test_the_good_record_beside_a_bad_one_is_shown(filled: Filled, path: str, good: str, commands: list[Any]) -> None:
+    filled.store.pipeline(commands)
 
-    answer = broken.get(path)
+    answer = filled.get(path)
 
     assert answer.status_code == 200
     assert good in answer.text
 
 
-def test_a_class_is_shown_where_the_marks_of_a_day_are_broken(broken: Broken) -> None:
-    for key in broken.store.call("KEYS", "*-marks"):
-        broken.store.pipeline([("DEL", key), ("SET", key, "x")])
+def test_a_class_is_shown_where_the_marks_of_a_day_are_broken(filled: Filled) -> None:
+    for key in filled.store.call("KEYS", "*-marks"):
+        filled.store.pipeline([("DEL", key), ("SET", key, "x")])
 
-    answer = broken.get("/classes/Acme::Report")
+    answer = filled.get("/classes/Acme::Report")
 
     assert answer.status_code == 200

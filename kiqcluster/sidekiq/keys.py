@@ -37,6 +37,10 @@ class Keys:
 
     prefix: str = ""
 
+    def shared(self) -> list[str]:
+        """Return all keys that there are once: those that belong to no queue, process or job."""
+        return [getattr(self, name) for name, each in vars(Keys).items() if isinstance(each, property)]
+
     # Sidekiq's
 
     @property

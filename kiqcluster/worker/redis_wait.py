@@ -98,7 +98,8 @@ class RedisWait:
 
     def _check(self) -> dict[str, str]:
         info = self._store.check()
-        check_worker(self._store, f"{socket.gethostname()}:{os.getpid()}", self._features)
+        identity = f"{socket.gethostname()}:{os.getpid()}:boot"  # of the form that it will have
+        check_worker(self._store, identity, self._features)
         return info
 
     def _wait(self, error: StoreError) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from kiqcluster.errors import RedisRefused
+from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store import Store
 from kiqcluster.store.rights.lists import FEATURES
 from kiqcluster.store.rights.trials import TRIALS, UNTRIED, check_worker, forbidden_commands, needed
@@ -48,6 +50,26 @@ def test_forbidden_keys_are_a_reason_too(server: RedisServer) -> None:
 
     with pytest.raises(RedisRefused, match=r"key pattern ~\*"):
         check_worker(store, "host:1", FEATURES)
+
+
+@pytest.mark.parametrize("key", [*(each for each in Keys().shared() if each != Keys().leader), "host:1", "host:1:work"])
+def test_each_key_that_a_worker_needs_is_tried(server: RedisServer, key: str) -> None:
+    server.clear()
+    others = [each for each in (*Keys().shared(), "host:1", "host:1:work", "kiq:probe:*") if each != key]
+    store = as_user(server, "+select", *ALLOWED, "resetkeys", *(f"~{each}" for each in others))
+
+    with pytest.raises(RedisRefused, match=rf"may not access the keys {re.escape(key)};"):
+        check_worker(store, "host:1", FEATURES)
+
+
+def test_a_trial_leaves_what_is_there(server: RedisServer) -> None:
+    server.clear()
+    for key in Keys().shared():
+        server.store().call("RPUSH", key, "1", "2")
+
+    check_worker(as_user(server, "+select", *ALLOWED), "host:1", FEATURES)
+
+    assert all(server.store().call("LLEN", key) == 2 for key in Keys().shared())
 
 
 def test_a_full_server_is_no_reason(server: RedisServer) -> None:

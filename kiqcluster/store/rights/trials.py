@@ -5,7 +5,8 @@ forbidden_commands   which commands an ACL forbids, without running them: to nam
 
 If an ACL forbids a command of a script, that fails in the middle each time, and makes copies of jobs.  So a worker
 refuses to start unless it may run all that it needs.  The trial of the boot changes only a key of its own, which is a
-string and expires: commands for other types fail on it, after Redis has checked the permissions.
+string and expires: commands for other types fail on it, after Redis has checked the permissions.  Other keys are tried
+by a trim that takes nothing away, from lists either.
 """
 
 from __future__ import annotations
@@ -116,26 +117,39 @@ def needed(features: Collection[str]) -> list[str]:
 
 
 def check_worker(store: Store, identity: str, features: Collection[str]) -> None:
-    """Raise RedisRefused, naming them, if Redis forbids this user commands that a worker needs, or does not have them.
+    """Raise RedisRefused, naming them, if Redis forbids this user commands or keys that a worker needs.
 
-    identity: of the worker, for a key of its own.  features: that its jobs use, keys of FEATURES.
+    identity: of the form of the worker's, for keys of its own.  features: that its jobs use, keys of FEATURES.
     Raises StoreError when Redis cannot be asked.  One round trip.
     """
     key, wanted = store.keys.probe(identity), needed(features)
     names = ["SET", *(name for name in wanted if name not in ("SET", *COMMANDS_THAT_DELETE)), *COMMANDS_THAT_DELETE]
+    keys = [each for each in store.keys.shared() if each != store.keys.leader]  # which pages alone read
+    keys += [store.keys.process(identity), store.keys.work(identity)]
     with store.borrowed() as connection:
-        replies = connection.exchange_each([trial(name, key) for name in names])
-    refusals = {name: reply for name, reply in zip(names, replies, strict=True) if isinstance(reply, ErrorReply)}
+        replies = connection.exchange_each(
+            [*(trial(name, key) for name in names), *(("LTRIM", each, "0", "-1") for each in keys)]
+        )
+    refusals = {
+        name: reply for name, reply in zip([*names, *keys], replies, strict=True) if isinstance(reply, ErrorReply)
+    }
     for refusal in refusals.values():
         if is_outage(refusal):
             raise refusal
-    missing = sorted(name for name, refusal in refusals.items() if is_missing(refusal))
+    refused = {name for name, refusal in refusals.items() if is_missing(refusal)}
+    missing = sorted(refused.intersection(names))
     if missing:
         told = ", ".join(_with_features(name, features) for name in missing)
         words = " ".join(f"+{name.lower()}" for name in missing)
         raise RedisRefused(
             f"NOPERM the Redis user of this worker may not run {told}; jobs would be lost or run twice, so it does not "
             f"start. Give the user {words} and the key pattern ~* (all rights: {page('guides/secure_redis')})"
+        )
+    if refused:
+        raise RedisRefused(
+            f"NOPERM the Redis user of this worker may not access the keys {', '.join(sorted(refused))}; jobs would be "
+            f"lost, run twice or not run at all, so it does not start. Give the user the key pattern ~* "
+            f"({page('guides/secure_redis')})"
         )
 
 

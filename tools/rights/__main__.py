@@ -60,6 +60,7 @@ OF_CONNECTIONS = ("CLUSTER|SLOTS", "ROLE", "SELECT")  # of a Redis Cluster, behi
 OF_SENTINELS = "SENTINEL|GET-MASTER-ADDR-BY-NAME"
 
 
+@cache
 def worker_commands() -> tuple[frozenset[str], dict[str, frozenset[str]]]:
     """Return the commands of every worker, and those of each feature besides."""
     featured = [module for several in FEATURES.values() for module in several]

@@ -9,7 +9,7 @@ What is passed as a value and never named is not followed.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -95,16 +95,16 @@ def commands_of(part: Collection[str], without: Collection[str] = ()) -> frozens
 def _content(place: Place) -> tuple[frozenset[str], tuple[Place, ...]]:
     """Return the commands in a definition, and the places that its names lead to."""
     module, name = place
-    definition = modules()[module].definitions[name]
-    return frozenset(_commands_in(definition)), tuple(_named_in(definition, module))
+    nodes = list(ast.walk(modules()[module].definitions[name]))
+    return frozenset(_commands_in(nodes)), tuple(_named_in(nodes, module))
 
 
 def _is_in(module: str, part: Collection[str]) -> bool:
     return any(module == each or module.startswith(f"{each}.") for each in part)
 
 
-def _commands_in(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _commands_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Tuple | ast.List):
             words, leading = node.elts, 1
         elif isinstance(node, ast.Call):
@@ -119,13 +119,13 @@ def _commands_in(tree: ast.AST) -> Iterator[str]:
                 yield word
 
 
-def _named_in(tree: ast.AST, module: str) -> Iterator[Place]:
+def _named_in(nodes: Iterable[ast.AST], module: str) -> Iterator[Place]:
     """Yield the places that names in a definition lead to."""
     known = dict(modules()[module].imports)
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
             known |= imported(node)
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Name):
             place = _resolved(*known[node.id]) if node.id in known else _resolved(module, node.id)
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known:

@@ -17,6 +17,7 @@ from kiqcluster.contrib.celery import Celery
 from kiqcluster.errors import ApplicationError
 from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
+from tests import forkserver
 from tests.django_stage import SETTINGS, set_up_django
 from tests.kit import ROOT
 
@@ -32,9 +33,9 @@ def _project(setup: Setup, registry: Registry, monkeypatch: pytest.MonkeyPatch) 
 
 
 def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run code in an interpreter of its own."""
+    """Run code in a process of its own, where nobody has imported Django."""
     told = {**os.environ, "PYTHONPATH": str(ROOT), "DJANGO_SETTINGS_MODULE": SETTINGS, **environ}
-    return subprocess.run([sys.executable, "-c", code], env=told, cwd=ROOT, capture_output=True, text=True, check=False)
+    return forkserver.run([sys.executable, "-c", code], env=told, cwd=ROOT)
 
 
 def test_the_package_is_imported_before_the_applications_are_ready() -> None:

@@ -8,7 +8,8 @@ middleware       the chain of middleware, client and server
 in_force         a value of the whole process that tests replace
 events           events with fields, and the hooks of the application
 logs/            log lines from events, their texts, and the output of lines
-config           declares each setting once; config_sources: flags, environment and files give the values
+config           declares each setting once; config_sources: flags, environment and files give the values;
+                 config_checks: which values cannot work
 clock            the time, which code receives as an argument; version: alone in a file, for the build
 service          a thread that can be stopped and waited for
 boundary/        how our code calls the application's, and in which threads it does not

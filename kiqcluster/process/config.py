@@ -2,7 +2,9 @@
 
 1. Config        the settings; the metadata of a field are its help, unit and flag
 2. describe      the lines of --print-config: value and origin, secrets masked
-3. check         refuses values that cannot work, each with the remedy
+3. parse_listen  an address at which something listens; the error of one at which nothing can
+
+config_checks.py refuses values that cannot work.
 """
 
 from __future__ import annotations
@@ -10,30 +12,34 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypedDict, get_args
 
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.sidekiq.cron_entries import CronEntry
-from kiqcluster.sidekiq.encryption import parse_keys
 from kiqcluster.sidekiq.queue_groups import GroupSetting
 from kiqcluster.sidekiq.routing import RoutingRule
 from kiqcluster.store import embedded
 from kiqcluster.store.address import masked
-from kiqcluster.store.shards import Shard, check_address, check_shard
+from kiqcluster.store.shards import Shard
 
 __all__ = [
+    "ARGUMENT_MODES",
+    "EVENT_LOOPS",
+    "JOB_LOGS",
+    "JSON_VERSIONS",
+    "LOG_FORMATS",
     "LOG_LEVELS",
     "MIN_LIMITED_BYTES",
     "NO_LIMIT",
+    "SIZE_LIMITER_MODES",
     "STOP_GRACE_SECONDS",
     "CodeSettings",
     "Config",
     "LogLevel",
     "Origins",
-    "check",
     "describe",
     "has_colours",
     "listen_error",
@@ -337,125 +343,6 @@ def working_directory() -> Path:
             "the working directory was removed, and with it kiqcluster.toml if there was one; "
             "start this process in a directory that exists"
         ) from error
-
-
-def check(config: Config, *, knows_shards: bool = True) -> None:
-    """Raise UsageError for values that cannot work, each with the remedy.
-
-    knows_shards: whether its shards are all that there are; if not, any name of a shard will do.
-    """
-    for is_fine, complaint in (*_numbers(config), *_combinations(config), *_choices(config)):
-        if not is_fine:
-            raise UsageError(complaint)
-    _check_queues(config.queues)
-    parse_listen(config.listen)
-    check_address(config.known_redis())
-    parse_keys(config.encryption_keys)
-    if knows_shards:
-        _check_shards(config)
-
-
-def _numbers(config: Config) -> tuple[tuple[bool, str], ...]:
-    """Return whether each number is in its range, and the complaint if it is not."""
-    return (
-        (config.concurrency is None or config.concurrency >= 1, "concurrency must be at least 1"),
-        (1 <= config.async_concurrency <= 100_000, "async_concurrency must be between 1 and 100 000"),
-        (min(config.min_concurrency, config.max_concurrency) >= 0, "min_concurrency and max_concurrency: 0 or more"),
-        (config.timeout > 0, "timeout must be more than 0 seconds"),
-        (config.boot_timeout > 0, "boot_timeout must be more than 0 seconds"),
-        (config.bake_time >= 0, "bake_time cannot be negative; 0 = none"),
-        (config.silence_timeout >= 0, "silence_timeout cannot be negative; 0 = off"),
-        (config.recover_after > 0, "recover_after must be more than 0 seconds"),
-        (config.respawn_burst >= 1, "respawn_burst must be at least 1"),
-        (config.quiet_lease >= 0, "quiet_lease cannot be negative; 0 = no end"),
-        (min(config.max_jobs, config.max_rss, config.max_rss_hard) >= 0, "max_jobs and max_rss cannot be negative"),
-        (config.ready_quorum is None or config.ready_quorum >= 1, "ready_quorum must be at least 1"),
-        (config.min_serving is None or config.min_serving >= 0, "min_serving cannot be negative"),
-        (config.max_retries >= 0, "max_retries cannot be negative"),
-        (
-            config.max_retries_after_interruption >= 1 or config.max_retries_after_interruption == NO_LIMIT,
-            f"max_retries_after_interruption must be at least 1, or {NO_LIMIT} (no limit)",
-        ),
-        (config.max_forced_stops >= 0, "max_forced_stops cannot be negative"),
-        (config.dead_max_jobs >= 1 and config.dead_timeout > 0, "dead_max_jobs and dead_timeout must be positive"),
-        (config.average_scheduled_poll_interval > 0, "average_scheduled_poll_interval must be more than 0 seconds"),
-        (
-            config.size_limiter_compression_threshold_bytes >= MIN_LIMITED_BYTES,
-            f"size_limiter_compression_threshold_bytes must be at least {MIN_LIMITED_BYTES}",
-        ),
-        (
-            config.size_limiter_limit_bytes == 0 or config.size_limiter_limit_bytes >= MIN_LIMITED_BYTES,
-            f"size_limiter_limit_bytes must be 0 (no limit), or at least {MIN_LIMITED_BYTES}",
-        ),
-    )
-
-
-def _combinations(config: Config) -> tuple[tuple[bool, str], ...]:
-    """Return whether settings go with each other, and the complaint if they do not."""
-    needed = config.timeout + STOP_GRACE_SECONDS
-    return (
-        (
-            config.silence_timeout < config.recover_after,
-            f"silence_timeout ({config.silence_timeout:g} s) must be below recover_after ({config.recover_after:g} s), "
-            "or other workers run the jobs of one that is silent before it is killed: "
-            "lower silence_timeout (0 = off), or raise recover_after",
-        ),
-        (
-            not config.platform_timeout or config.platform_timeout > needed,
-            f"platform_timeout ({config.platform_timeout:g} s) must be more than timeout + {STOP_GRACE_SECONDS:.0f} "
-            f"({needed:g} s), or the platform kills jobs that are being put back: "
-            "raise TimeoutStopSec or terminationGracePeriodSeconds, or lower --timeout",
-        ),
-        (
-            not (config.max_rss and config.max_rss_hard) or config.max_rss_hard >= config.max_rss,
-            "max_rss_hard must not be below max_rss",
-        ),
-        (
-            not (config.preload and config.watch),
-            "--watch is for changed code, and with --preload workers have the code of the start for ever: "
-            "leave one of them out",
-        ),
-    )
-
-
-def _choices(config: Config) -> tuple[tuple[bool, str], ...]:
-    """Return whether each setting has one of its words, and the complaint if it has not."""
-    return (
-        (config.log_format in LOG_FORMATS, f"log_format is one of {', '.join(LOG_FORMATS)}"),
-        (config.log_level in LOG_LEVELS, f"log_level is one of {', '.join(LOG_LEVELS)}"),
-        (config.event_loop in EVENT_LOOPS, f"event_loop is one of {', '.join(EVENT_LOOPS)}"),
-        (config.job_log in JOB_LOGS, f"job_log is one of {', '.join(JOB_LOGS)}"),
-        (
-            config.size_limiter_mode in SIZE_LIMITER_MODES,
-            f"size_limiter_mode is one of {', '.join(SIZE_LIMITER_MODES)}",
-        ),
-        (config.strict_args in ARGUMENT_MODES, f"strict_args is one of {', '.join(ARGUMENT_MODES)}"),
-        (
-            config.ruby_json in JSON_VERSIONS,
-            'ruby_json is "2.12" for json 2.12 and later, "2.6" for those before (in quotes: 2.60 is another number)',
-        ),
-    )
-
-
-def _check_queues(names: Iterable[str]) -> None:
-    """Raise UsageError for a queue name that a queue group cannot contain."""
-    for name in names:
-        if not name.isprintable() or not name or set(" ,*=") & set(name):
-            raise UsageError(
-                f'{name!r} in `queues` is not the name of a queue; write each as an item: ["default", "mailers"]'
-            )
-
-
-def _check_shards(config: Config) -> None:
-    """Raise UsageError for a shard that nobody has declared."""
-    for number, rule in enumerate(config.routing, 1):
-        try:
-            check_shard(rule.shard, config.shards)
-        except UsageError as error:
-            raise UsageError(f"routing, rule {number}: {error}") from error
-    named = [each.shard for each in config.groups if isinstance(each, GroupSetting)]
-    for name in (*named, config.shard or ""):
-        check_shard(name, config.shards)
 
 
 def parse_listen(address: str) -> tuple[str, int] | str | None:

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from kiqcluster.errors import UsageError
-from kiqcluster.process.config import Config, Origins, check, settings, working_directory
+from kiqcluster.process.config import Config, Origins, settings, working_directory
+from kiqcluster.process.config_checks import check
 from kiqcluster.process.durations import parse_duration
 from kiqcluster.sidekiq.cron_entries import CronEntry, parse_entries
 from kiqcluster.sidekiq.queue_groups import GroupSetting

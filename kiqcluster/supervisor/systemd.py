@@ -192,7 +192,7 @@ def _span(seconds: float) -> str:
 def unknown_limit(platform_timeout: float, environ: Mapping[str, str]) -> str | None:
     """Return a warning if a platform has a time limit for a stop that no setting names, else None.  Pure.
 
-    config.check compares a known limit with the other settings.
+    config_checks.check compares a known limit with the other settings.
     """
     places = {"NOTIFY_SOCKET": "TimeoutStopSec", "KUBERNETES_SERVICE_HOST": "terminationGracePeriodSeconds"}
     for variable, limit in places.items():

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kiqcluster.errors import UsageError
-from kiqcluster.process.config import Config, check, settings
+from kiqcluster.process.config import Config, settings
+from kiqcluster.process.config_checks import check
 from kiqcluster.sidekiq.routing import Rules
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.slots import Slot

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kiqcluster.errors import PayloadDecryptionError, UsageError
-from kiqcluster.process.config import Config, check, describe, settings
+from kiqcluster.process.config import Config, describe, settings
+from kiqcluster.process.config_checks import check
 from kiqcluster.sidekiq.encryption import decrypted, digest, encrypted, parse_keys
 from tests.kit import require_module
 

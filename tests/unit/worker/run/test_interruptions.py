@@ -9,7 +9,8 @@ import pytest
 from kiqcluster import DISCARD, Job, job
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import JobDefinitionError, UsageError
-from kiqcluster.process.config import Config, check
+from kiqcluster.process.config import Config
+from kiqcluster.process.config_checks import check
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Dead, Discard, Done, Dropped, Interrupted
 from kiqcluster.sidekiq.ruby_json import encode

@@ -168,6 +168,13 @@ class _Command(click.Command):
 )
 @setting_options
 @click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="any setting of the configuration file: --set dead.max_jobs=5000; repeatable",
+)
+@click.option(
     "--embedded", metavar="[DIR]", help=f"run a private server with its data in DIR  [{embedded.DEFAULT_DIRECTORY}]"
 )
 @click.option(
@@ -190,6 +197,7 @@ class _Command(click.Command):
 def command(
     groups: tuple[str, ...],
     queue_options: tuple[str, ...],
+    assignments: tuple[str, ...],
     config_file: str | None,
     dryrun: bool,
     as_json: bool,
@@ -200,8 +208,9 @@ def command(
 ) -> None:
     """Load the configuration and run the command that the flags choose."""
     given = {name: value for name, value in flags.items() if value not in (None, ())}
-    arguments = Arguments(groups, queue_options, given, config_file)
     try:
+        given = {**config_sources.read_assignments(assignments), **given}
+        arguments = Arguments(groups, queue_options, given, config_file)
         if page is not None:
             exit_process(check(given, config_file, page))
         config, origins = config_sources.load(given, file=config_file)

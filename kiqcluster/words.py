@@ -109,7 +109,7 @@ ROWS: tuple[tuple[Place, str, str, str, str, str], ...] = (
     ("setting", "Celery", "routing", "", "guides/route", "task_routes"),
     ("setting", "Sidekiq", "average_scheduled_poll_interval", "", "reference/settings",
      "poll_interval_average poll_interval"),
-    ("setting", "Sidekiq", "dead_timeout", "", "reference/settings", "dead_timeout_in_seconds"),
+    ("setting", "Sidekiq", "dead.timeout", "", "reference/settings", "dead_timeout_in_seconds"),
     # flags of kiqcluster
     ("flag", "Celery", "--require", "-r APP", "guides/run", "--app -A"),
     ("flag", "Celery", "--queue", "-q NAME, or a group: kiqcluster -r APP a,b", "guides/queue_groups", "-Q --queues"),
@@ -204,13 +204,17 @@ def page(name: str) -> str:
     return f"docs/{name}.md in the sdist"
 
 
-def hint_of(place: Place, word: str) -> str | None:
-    """Return `time_limit of Celery is here: timeout_hard (…)` with the page, None for no word of the table."""
+def hint_of(place: Place, word: str, name: str = "") -> str | None:
+    """Return `time_limit of Celery is here: timeout_hard (…)` with the page, None for no word of the table.
+
+    name: another spelling of our name, such as that of a variable.
+    """
     found = WORDS.get((place, word))
     if found is None:
         return None
     owner = f"{word} of {found.origin}" if found.origin != "other systems" else word
-    return f"{owner} is here: {found.form} ({page(found.page)})"
+    form = found.form.replace(found.target, name) if name else found.form
+    return f"{owner} is here: {form} ({page(found.page)})"
 
 
 class Foreign:

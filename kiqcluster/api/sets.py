@@ -373,7 +373,7 @@ class DeadSet(JobSet):
         notify_killed(JobRecord(raw))
 
     def trim(self) -> int:
-        """Drop what is too old or too much (`dead_timeout`, `dead_max_jobs`); return how many.
+        """Drop what is too old or too much (`dead.timeout`, `dead.max_jobs`); return how many.
 
         One round trip per 1 000.
         """

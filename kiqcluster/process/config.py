@@ -1,8 +1,9 @@
 """Configuration: declares each setting once; config_sources.py finds the values.
 
-1. Config        the settings; the metadata of a field are its help, unit and flag
-2. describe      the lines of --print-config: value and origin, secrets masked
-3. parse_listen  an address at which something listens; the error of one at which nothing can
+1. Config        the settings; the metadata of a field are its table, help, unit and flag
+2. key_of        the name of a setting in files and with --set; variable_of: that of its variable
+3. describe      the lines of --print-config: value and origin, secrets masked
+4. parse_listen  an address at which something listens; the error of one at which nothing can
 
 config_checks.py refuses values that cannot work.
 """
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO, TypedDict, get_args
 
 from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.process.durations import Duration
 from kiqcluster.sidekiq.cron_entries import CronEntry
 from kiqcluster.sidekiq.queue_groups import GroupSetting
 from kiqcluster.sidekiq.routing import RoutingRule
@@ -42,9 +44,11 @@ __all__ = [
     "Origins",
     "describe",
     "has_colours",
+    "key_of",
     "listen_error",
     "parse_listen",
     "settings",
+    "variable_of",
     "working_directory",
 ]
 
@@ -74,6 +78,7 @@ def setting(
     default: Any,
     text: str,
     *,
+    table: str = "",
     short: str = "",
     variable: str = "",
     flag: bool = True,
@@ -83,11 +88,13 @@ def setting(
 ) -> Any:
     """Declare a setting: default, one line of help, and its flag.
 
+    table: of the file, with which the name of the field begins.
     in_code: whether configure() may set it; the supervisor's settings are read before the application is imported.
     is_secret: whether its value is never shown.
     """
     metadata = {
         "help": text,
+        "table": table,
         "short": short,
         "variable": variable,
         "flag": flag,
@@ -98,6 +105,11 @@ def setting(
     return field(default=default, repr=not is_secret, metadata=metadata)
 
 
+class DeadSettings(TypedDict, total=False):
+    max_jobs: int
+    timeout: Duration
+
+
 class CodeSettings(TypedDict, total=False):
     """Settings that configure() takes, for type checkers; a test compares it with Config."""
 
@@ -105,9 +117,8 @@ class CodeSettings(TypedDict, total=False):
     max_retries: int
     max_retries_after_interruption: int
     max_forced_stops: int
-    dead_max_jobs: int
-    dead_timeout: float
-    average_scheduled_poll_interval: float
+    dead: DeadSettings
+    average_scheduled_poll_interval: Duration
     job_log: JobLogMode
     strict_args: ArgumentMode
     ruby_json: JsonVersion
@@ -217,8 +228,12 @@ class Config:
     max_forced_stops: int = setting(
         100, "forced stops of a job after which it is buried, whoever asked for them", flag=False, in_code=True
     )
-    dead_max_jobs: int = setting(10_000, "entries of the dead set (Sidekiq keeps one less)", flag=False, in_code=True)
-    dead_timeout: float = setting(180 * 86_400.0, "seconds that a dead job is kept", flag=False, in_code=True)
+    dead_max_jobs: int = setting(
+        10_000, "entries of the dead set (Sidekiq keeps one less)", table="dead", flag=False, in_code=True
+    )
+    dead_timeout: float = setting(
+        180 * 86_400.0, "seconds that a dead job is kept", table="dead", flag=False, in_code=True
+    )
     average_scheduled_poll_interval: float = setting(
         5.0, "seconds between two polls of due jobs, whichever process makes them", flag=False, in_code=True
     )
@@ -320,8 +335,19 @@ def settings() -> Iterator[dataclasses.Field[Any]]:
     yield from (each for each in dataclasses.fields(Config) if each.metadata)
 
 
+def key_of(each: dataclasses.Field[Any]) -> str:
+    """Return the name of a setting in files: `dead.max_jobs` for the key max_jobs of the table [dead]."""
+    table = each.metadata["table"]
+    return f"{table}.{each.name.removeprefix(f'{table}_')}" if table else each.name
+
+
+def variable_of(each: dataclasses.Field[Any]) -> str:
+    """Return the variable of a setting; no two settings share one, as each has a field of its own."""
+    return f"KIQ_{each.name.upper()}"
+
+
 def describe(config: Config, origins: Origins) -> list[tuple[str, str, str]]:
-    """Return (name, value, origin) of every setting, passwords masked."""
+    """Return (key, value, origin) of every setting, passwords masked."""
     shown = []
     for each in settings():
         value = getattr(config, each.name)
@@ -329,7 +355,7 @@ def describe(config: Config, origins: Origins) -> list[tuple[str, str, str]]:
             value = masked(value)
         value = "***" if each.metadata["is_secret"] and value else value
         shown.append(
-            (each.name, " ".join(map(str, value)) if isinstance(value, tuple) else str(value), origins[each.name])
+            (key_of(each), " ".join(map(str, value)) if isinstance(value, tuple) else str(value), origins[each.name])
         )
     return shown
 

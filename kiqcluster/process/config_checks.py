@@ -64,7 +64,7 @@ def _numbers(config: Config) -> tuple[tuple[bool, str], ...]:
             f"max_retries_after_interruption must be at least 1, or {NO_LIMIT} (no limit)",
         ),
         (config.max_forced_stops >= 0, "max_forced_stops cannot be negative"),
-        (config.dead_max_jobs >= 1 and config.dead_timeout > 0, "dead_max_jobs and dead_timeout must be positive"),
+        (config.dead_max_jobs >= 1 and config.dead_timeout > 0, "dead.max_jobs and dead.timeout must be positive"),
         (config.average_scheduled_poll_interval > 0, "average_scheduled_poll_interval must be more than 0 seconds"),
         (
             config.size_limiter_compression_threshold_bytes >= MIN_LIMITED_BYTES,

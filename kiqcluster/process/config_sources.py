@@ -4,8 +4,9 @@
 2. sources     environment, files; an unknown name is refused, with the nearest known name
 3. values      converts text and numbers to the setting's type
 
-Key in files = field name; flag = `--` + the name with dashes; variable = `KIQ_` + the name in capitals (and
-REDIS_URL, KIQ_ENV).  This module alone reads settings from os.environ and configuration files.
+Key in files = field name, or table.key (`key_of`); variable = `KIQ_` + the field name in capitals (and REDIS_URL,
+KIQ_ENV); --set takes any key; a flag of its own = `--` + the key with dashes.  This module alone reads settings from
+os.environ and configuration files.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from kiqcluster.errors import UsageError
-from kiqcluster.process.config import Config, Origins, settings, working_directory
+from kiqcluster.process.config import Config, Origins, key_of, settings, variable_of, working_directory
 from kiqcluster.process.config_checks import check
 from kiqcluster.process.durations import parse_duration
 from kiqcluster.sidekiq.cron_entries import CronEntry, parse_entries
@@ -29,9 +31,18 @@ from kiqcluster.sidekiq.queue_groups import GroupSetting
 from kiqcluster.sidekiq.routing import Rules, parse_rules
 from kiqcluster.store.embedded import SCHEME, directory_of
 from kiqcluster.store.shards import Shard, parse_shards
-from kiqcluster.words import hint_of
+from kiqcluster.words import WORDS, hint_of
 
-__all__ = ["check_configurable", "load", "load_part", "missing_section", "read_cron_file", "with_configured"]
+__all__ = [
+    "by_field",
+    "configurable",
+    "load",
+    "load_part",
+    "missing_section",
+    "read_assignments",
+    "read_cron_file",
+    "with_configured",
+]
 
 CONFIG_FILES = ("kiqcluster.toml", "pyproject.toml")
 NON_SETTING_VARIABLES = frozenset({"KIQ_SLOT", "KIQ_REQUIRE_ALL"})  # a worker's slot, a switch of the tests
@@ -49,9 +60,10 @@ def load(
 ) -> tuple[Config, Origins]:
     """Return the merged configuration and where each value comes from.
 
-    flags: only those given on the command line.  file: -C; without it kiqcluster.toml, else [tool.kiqcluster]
-    of pyproject.toml, in `directory`; a working directory that was removed has none.  knows_shards: False where
-    sources are left out that may declare shards.
+    flags, configured: by field, as `by_field` returns them; flags are only those given on the command line.
+    file: -C; without it kiqcluster.toml, else [tool.kiqcluster] of pyproject.toml, in `directory`;
+    a working directory that was removed has none.
+    knows_shards: False where sources are left out that may declare shards.
     Raises UsageError that names the source of the invalid value.
     """
     environ = os.environ if environ is None else environ
@@ -85,7 +97,7 @@ def load_part(
         return load(flags, file=file, environ=environ, directory=directory)[0], ""
     except UsageError as error:
         slip = error
-    variables = {each.name: {f"KIQ_{each.name.upper()}", each.metadata["variable"]} for each in settings()}
+    variables = {each.name: {variable_of(each), each.metadata["variable"]} for each in settings()}
     wanted = {variable for name in names for variable in variables[name]}
     environ = {name: value for name, value in (environ or os.environ).items() if name in wanted}
     try:
@@ -95,12 +107,9 @@ def load_part(
             raise
         path, document = "", {}
     sections = document.get("env")
-    part = {name: value for name, value in document.items() if name in names}
+    part = _only(names, document)
     if isinstance(sections, dict):
-        tables = {name: values for name, values in sections.items() if isinstance(values, dict)}
-        part["env"] = {
-            name: {key: value for key, value in values.items() if key in names} for name, values in tables.items()
-        }
+        part["env"] = {name: _only(names, values) for name, values in sections.items() if isinstance(values, dict)}
     return _merged(flags, environ, path, part, {})[0], str(slip)
 
 
@@ -117,10 +126,9 @@ def _merged(
     from_flags = {name: (value, "flag") for name, value in flags.items()}
     from_environ = dict(_from_environ(environ))
     from_code = {name: (value, "configure()") for name, value in configured.items()}
-    named = {**from_code, **{name: (value, "file") for name, value in document.items()}, **from_environ, **from_flags}
-    environment = named.get("environment", (Config.environment, "default"))[0]
+    given = {**from_code, **{name: (value, "file") for name, value in document.items()}, **from_environ, **from_flags}
+    environment = given.get("environment", (Config.environment, "default"))[0]
     from_file = dict(_from_file(document, str(environment), path))
-    _check_names(from_code, "configure()")
     values: dict[str, Any] = {}
     origins: Origins = {}
     distances: dict[str, int] = {}
@@ -146,14 +154,43 @@ def _is_embedded(address: str, folder: str) -> bool:
     return address.startswith(SCHEME) and directory_of(address) == directory_of(folder)
 
 
-def check_configurable(names: Iterable[str]) -> None:
-    """Raise UsageError for settings that code cannot set: the supervisor never imports the application."""
-    late = sorted({each.name for each in settings() if not each.metadata["in_code"]} & set(names))
+def by_field(values: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Return settings by field: {"dead": {"max_jobs": 5}}, or {"dead.max_jobs": 5} → {"dead_max_jobs": 5}.
+
+    place: for errors.  Raises UsageError for a name that is no setting, with the one that was meant.
+    """
+    fields = {key_of(each): each.name for each in settings()}
+    found: dict[str, Any] = {}
+    for key, value in _by_key(values, place):
+        if key not in fields:
+            raise UsageError(f"{place}: there is no setting {key!r}; {_meant(key)}")
+        found[fields[key]] = value
+    return found
+
+
+def read_assignments(texts: Iterable[str]) -> dict[str, str]:
+    """Return the settings of `--set KEY=VALUE`, by field; a value has the form of a variable's.  Raises UsageError."""
+    pairs = [text.partition("=") for text in texts]
+    if bad := [key for key, sign, _ in pairs if not (key and sign)]:
+        raise UsageError(f"--set {bad[0]} has no value; write KEY=VALUE, as in --set dead.max_jobs=5000")
+    return by_field({key: value for key, _, value in pairs}, "--set")
+
+
+def configurable(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of configure() by field.
+
+    Raises UsageError for one that there is not, that cannot work, or that code cannot set: the supervisor never imports
+    the application.
+    """
+    values = by_field(given, "configure()")
+    late = sorted(key_of(each) for each in settings() if not each.metadata["in_code"] and each.name in values)
     if late:
         raise UsageError(
             f"{', '.join(late)} cannot be set by configure(): it is read before the application is imported; "
             "set it by flag, environment or kiqcluster.toml"
         )
+    load({}, environ={}, configured=values, knows_shards=False)
+    return values
 
 
 def with_configured(config: Config, configured: Mapping[str, Any]) -> Config:
@@ -210,7 +247,7 @@ def _read_yaml(path: Path, text: str) -> Any:
 
 def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, tuple[Any, str]]]:
     for each in settings():
-        for variable in (f"KIQ_{each.name.upper()}", each.metadata["variable"]):
+        for variable in (variable_of(each), each.metadata["variable"]):
             if variable and environ.get(variable):
                 yield each.name, (environ[variable], f"environment ({variable})")
                 break
@@ -241,30 +278,60 @@ def _from_file(document: dict[str, Any], environment: str, path: str) -> Iterato
     if not isinstance(sections, dict) or not all(isinstance(section, dict) for section in sections.values()):
         raise UsageError(f"{path}: `env` holds a section for each environment; write them as in [env.production]")
     common = {name: value for name, value in document.items() if name != "env"}
-    _check_names(common, path)
-    for name, values in sections.items():
-        _check_names(values, f"{path} [env.{name}]")
-    for values, place in ((common, path), (sections.get(environment, {}), f"{path} [env.{environment}]")):
-        for name, value in values.items():
-            yield name, (value, f"file ({place})")
+    for values, place in ((common, path), *((each, f"{path} [env.{name}]") for name, each in sections.items())):
+        found = by_field(values, place)  # also of other environments: a slip in one is noticed before it is used
+        if values is common or values is sections.get(environment):
+            for name, value in found.items():
+                yield name, (value, f"file ({place})")
 
 
-def _check_names(values: Mapping[str, Any], place: str) -> None:
-    known = [each.name for each in settings()]
-    for name in values:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the settings are {', '.join(known)}"
-            raise UsageError(f"{place}: there is no setting {name!r}; {hint_of('setting', name) or hint}")
+def _tables() -> set[str]:
+    return {each.metadata["table"] for each in settings()} - {""}
+
+
+def _by_key(values: Mapping[str, Any], place: str) -> Iterator[tuple[str, Any]]:
+    """Yield the key and the value of each setting, also of those in tables."""
+    tables = _tables()
+    for name, value in values.items():
+        if name not in tables:
+            yield name, value
+        elif isinstance(value, Mapping):
+            yield from ((f"{name}.{key}", each) for key, each in value.items())
+        else:
+            raise UsageError(f"{place}: {name} is a table of settings, not {value!r}; write {name}.KEY = …")
+
+
+def _only(names: frozenset[str], document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a document that has the settings of these fields."""
+    keys = {key_of(each) for each in settings() if each.name in names}
+    tables = {name: document[name] for name in _tables() if isinstance(document.get(name), dict)}
+    inner = {
+        name: {key: value for key, value in table.items() if f"{name}.{key}" in keys} for name, table in tables.items()
+    }
+    return {**{name: value for name, value in document.items() if name in keys}, **inner}
+
+
+def _meant(key: str) -> str:
+    """Return a hint for a name that is no setting."""
+    by_name = {each.name: each for each in settings()}
+    if key in by_name:
+        table, _, inner = key_of(by_name[key]).partition(".")
+        return f"it is {inner} in the table [{table}]: {table}.{inner}"
+    known = [key_of(each) for each in by_name.values()]
+    near = difflib.get_close_matches(key, known, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"the settings are {', '.join(known)}"
+    return hint_of("setting", key) or hint
 
 
 def _check_variables(environ: Mapping[str, str]) -> None:
     """Raise UsageError for a variable that looks like a typo; an ignored setting is noticed too late."""
-    known = {f"KIQ_{each.name.upper()}" for each in settings()} | {"KIQ_ENV"}
+    variables = {key_of(each): variable_of(each) for each in settings()}
+    known = {*variables.values(), "KIQ_ENV"}
     ours = {name for name in environ if name.startswith("KIQ_")}
     for variable in ours - known - NON_SETTING_VARIABLES:
-        hint = hint_of("setting", variable.removeprefix("KIQ_").lower())
-        if hint is not None:
+        word = variable.removeprefix("KIQ_").lower()
+        if (counterpart := WORDS.get(("setting", word))) is not None:
+            hint = hint_of("setting", word, variables.get(counterpart.target, counterpart.target))
             raise UsageError(f"environment: there is no setting {variable}; {hint}")
         bare = [name.removeprefix("KIQ_") for name in known]
         near = difflib.get_close_matches(variable.removeprefix("KIQ_"), bare, 1, TYPO_SIMILARITY)
@@ -282,7 +349,7 @@ READERS: dict[Any, Callable[[Any], Any]] = {  # type → function that reads its
     tuple[str | GroupSetting, ...]: lambda raw: _as_groups(raw),
     Mapping[str, Any] | None: lambda raw: _as_table(raw),
 }
-DURATION_HELP = "it takes a number of seconds, or a duration as in 90s, 15m or 1h30m"
+DURATION_HELP = "it takes a number of seconds, a duration as in 90s, 15m or 1h30m, or a timedelta"
 TRUE_WORDS, FALSE_WORDS = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -293,10 +360,10 @@ def _converted(each: dataclasses.Field[Any], raw: Any, origin: str) -> Any:
             return READERS[kind](raw)
         return _as_list(each.name, raw) if kind == tuple[str, ...] else _as(kind, raw)
     except UsageError as error:  # of rules, whose text is long
-        raise UsageError(f"{each.name} from {origin} cannot be used: {error}") from error
+        raise UsageError(f"{key_of(each)} from {origin} cannot be used: {error}") from error
     except ValueError as error:
         shown = "" if each.metadata["is_secret"] else f" = {raw!r}"
-        raise UsageError(f"{each.name}{shown} from {origin} cannot be used: {error}") from error
+        raise UsageError(f"{key_of(each)}{shown} from {origin} cannot be used: {error}") from error
 
 
 def _as_list(name: str, raw: Any) -> tuple[str, ...]:
@@ -359,7 +426,9 @@ def _as(kind: Any, raw: Any) -> Any:
 
 
 def _seconds(raw: Any) -> float:
-    """Return the seconds of a number, or of text like 15m: all settings that are not integers are durations."""
+    """Return the seconds of a number, a timedelta or text like 15m: all settings that are no integers are durations."""
+    if isinstance(raw, timedelta):
+        return raw.total_seconds()
     try:
         return float(raw)
     except ValueError:

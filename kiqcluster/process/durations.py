@@ -12,8 +12,9 @@ from datetime import datetime, timedelta
 from kiqcluster.errors import InvalidPush
 from kiqcluster.sidekiq.payload import MAX_EPOCH_SECONDS
 
-__all__ = ["MAX_DURATION_SECONDS", "delay_of", "due_at", "parse_duration", "scheduled_at", "show_duration"]
+__all__ = ["MAX_DURATION_SECONDS", "Duration", "delay_of", "due_at", "parse_duration", "scheduled_at", "show_duration"]
 
+Duration = float | str | timedelta  # as settings take it
 MAX_DURATION_SECONDS = 1e8  # three years; a longer one is a mistake
 MIN_EPOCH_SECONDS = 1e9  # September 2001; as a delay, 31 years (sidekiq job.rb)
 UNIT_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}

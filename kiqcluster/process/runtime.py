@@ -115,6 +115,7 @@ class Run:
 class Setup:
     """Settings, middleware, handlers and hooks that the application declares.
 
+    settings: of configure(), by field of Config.
     deferral: puts pushes off until a transaction is committed; None means that they are written at once.
     routes: of job classes, by definition; kept by client/router.  shards: by name, as far as they were used.
     due_sources: of jobs that wait outside of Redis; integrations add them while the application is imported.
@@ -172,9 +173,7 @@ class Setup:
         Raises UsageError for an unknown name or a value that cannot work.  A shard may be declared by another source:
         its name is checked when all are read.
         """
-        config_sources.check_configurable(settings)
-        config_sources.load({}, environ={}, configured=settings, knows_shards=False)
-        self.settings.update(settings)
+        self.settings.update(config_sources.configurable(settings))
         self._loaded = None
         if self.config is None and settings.keys() & {"redis", "embedded"}:
             self.store = None

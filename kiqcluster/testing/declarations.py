@@ -56,5 +56,6 @@ def forgetting_declarations() -> Iterator[Setup]:
             setup.hooks.keep(event, kept)
         if setup.settings != settings:
             setup.settings.clear()
-            setup.configure(**settings)
+            setup.settings.update(settings)
+            setup.configure()  # so that they are read again
         setup.config, setup.store = config, store

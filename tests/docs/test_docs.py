@@ -183,8 +183,8 @@ def test_the_settings_that_code_may_set_are_named() -> None:
     text = (ROOT / "docs/guides/middleware.md").read_text()
     (sentence,) = re.findall(r"^`configure\(\)` takes (.*?)\. ", text, re.MULTILINE | re.DOTALL)
 
-    assert sorted(re.findall(r"`(\w+)`", sentence)) == sorted(
-        each.name for each in config.settings() if each.metadata["in_code"]
+    assert sorted(re.findall(r"`([\w.]+)`", sentence)) == sorted(
+        config.key_of(each) for each in config.settings() if each.metadata["in_code"]
     )
 
 

@@ -69,7 +69,7 @@ def row(setting: Field[Any]) -> str:
     options = [each for each in command.params if each.name == setting.name and isinstance(each, click.Option)]
     others = [f"`{word}`" for each in options for word in each.opts if word.startswith("-")]
     others += ["`configure()`"] * setting.metadata["in_code"]
-    return f"| `{setting.name}` | {shown} | {' '.join(others)} | {setting.metadata['help']} |"
+    return f"| `{config.key_of(setting)}` | {shown} | {' '.join(others)} | {setting.metadata['help']} |"
 
 
 def test_every_setting_is_in_the_table() -> None:

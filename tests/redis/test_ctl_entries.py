@@ -439,7 +439,7 @@ class TestVerbs:
 
     def test_killing_heeds_the_limits_of_the_configuration(self, kiqctl: Kiqctl, store: Store, tmp_path: Path) -> None:
         config = tmp_path / "kiqcluster.toml"
-        config.write_text("dead_max_jobs = 11\n")
+        config.write_text("dead.max_jobs = 11\n")
         now = int(store.call("TIME")[0])
         add_entries(store, "dead", *[(now - 100 + number, job(100 + number)) for number in range(50)])
         add_entries(store, "retry", *[(NOW, failed(number)) for number in range(3)])
@@ -448,7 +448,7 @@ class TestVerbs:
         assert sorted(entry_numbers(store, "dead"))[:3] == [0, 1, 2]
         assert store.call("ZCARD", "dead") == 10
 
-        config.write_text("dead_max_jobs = 'many'\n")
+        config.write_text("dead.max_jobs = 'many'\n")
         assert kiqctl("retries", "kill", "--all", "--yes", "-C", str(config)).exit_code == 2
         assert kiqctl("top", "--once", "-C", str(config)).exit_code == 2, "its key K kills as well"
 
@@ -457,7 +457,7 @@ class TestVerbs:
         self, kiqctl: Kiqctl, store: Store, tmp_path: Path, words: list[str]
     ) -> None:
         config = tmp_path / "kiqcluster.toml"
-        config.write_text("dead_max_jobs = 11\n")
+        config.write_text("dead.max_jobs = 11\n")
         now = int(store.call("TIME")[0])
         add_entries(store, "dead", *[(now - 100 + number, job(100 + number)) for number in range(9)])
         add_entries(store, "retry", *[(NOW, failed(number)) for number in range(3)])

@@ -205,7 +205,7 @@ def clients() -> None:
 def slips_in_the_set_up() -> None:
     configure(max_retry=3)  # type: ignore[call-arg]
     configure(strict_args="warm")  # type: ignore[arg-type]
-    configure(dead_timeout="1d")  # type: ignore[arg-type]
+    configure(dead={"timeout": object()})  # type: ignore[typeddict-item]
     configure(concurrency=5)  # type: ignore[call-arg]
     on("strtup")  # type: ignore[arg-type]
 

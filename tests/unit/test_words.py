@@ -17,7 +17,7 @@ from kiqcluster.ctl.command import command
 from kiqcluster.errors import UsageError
 from kiqcluster.iterable import IterableJob
 from kiqcluster.limited_capacity import LimitedCapacityJob
-from kiqcluster.process.config import settings
+from kiqcluster.process.config import key_of, settings
 from kiqcluster.process.config_sources import load
 from kiqcluster.sidekiq.cron_entries import KEYS
 from kiqcluster.sidekiq.selectors import ATTRIBUTES
@@ -37,7 +37,7 @@ VERBS = {name for name in dir(type(sample)) if not name.startswith("_")}
 PACKAGE = {*kiqcluster.__all__, *(path.stem for path in (ROOT / "kiqcluster").iterdir())}
 TARGETS: dict[Place, Callable[[], Collection[str]]] = {  # place → what its forms may name
     "option": lambda: {*OPTIONS, *VERBS, *PACKAGE, "name", ""},
-    "setting": lambda: {*(each.name for each in settings()), *KEYS},
+    "setting": lambda: {*(key_of(each) for each in settings()), *KEYS},
     "flag": lambda: {*flags(), ""},
     "command": lambda: command.commands,
     "selector": lambda: ATTRIBUTES,
@@ -47,7 +47,7 @@ TARGETS: dict[Place, Callable[[], Collection[str]]] = {  # place → what its fo
 }
 OURS: dict[Place, Callable[[], Collection[str]]] = {
     "option": lambda: {*OPTIONS, "name"},
-    "setting": lambda: {each.name for each in settings()},
+    "setting": lambda: {key_of(each) for each in settings()},
     "flag": flags,
     "command": lambda: command.commands,
     "selector": lambda: ATTRIBUTES,
@@ -128,7 +128,7 @@ def test_settings_and_variables_of_others_are_refused_with_ours(tmp_path: Path) 
     (tmp_path / "kiqcluster.toml").write_text('broker_url = "redis://h"')
     with pytest.raises(UsageError, match="broker_url of Celery is here: redis"):
         load({}, file=str(tmp_path / "kiqcluster.toml"), environ={})
-    with pytest.raises(UsageError, match="KIQ_THREADS; threads of Celery is here: concurrency"):
+    with pytest.raises(UsageError, match="KIQ_THREADS; threads of Celery is here: KIQ_CONCURRENCY"):
         load({}, environ={"KIQ_THREADS": "5"})
 
 

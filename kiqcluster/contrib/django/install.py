@@ -35,7 +35,8 @@ def install() -> None:
     deferral = install_deferral(setup, found.enqueue_on_commit)
     for name in deferral.configured - found.in_code.keys():
         setup.settings.pop(name, None)
-    setup.configure(**found.in_code)  # checked by read_settings
+    setup.settings.update(found.in_code)  # checked by read_settings
+    setup.configure()  # so that they are read again
     deferral.configured = frozenset(found.in_code)
     if not any(type(each) is Connections for each in setup.server_middleware):
         setup.server_middleware.prepend(Connections())

@@ -56,7 +56,7 @@ BACKEND = "kiqcluster.contrib.django.TaskBackend"
 
 @dataclass(frozen=True, slots=True)
 class DjangoSettings:
-    """The setting KIQCLUSTER.  values: settings of kiqcluster by name.  See the module for the others."""
+    """The setting KIQCLUSTER.  values: settings of kiqcluster by field of Config.  See the module for the others."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     enqueue_on_commit: bool | str = False
@@ -88,9 +88,10 @@ def read_settings() -> DjangoSettings:
             f"{SETTING}[{tables[0]!r}] is a table, which kiqcluster.toml takes: [{tables[0]}.NAME]"
         )
     try:
+        values = config_sources.by_field(values, SETTING)
         config_sources.load({}, environ={}, configured=values, knows_shards=False)
     except UsageError as error:
-        raise ImproperlyConfigured(f"{SETTING}: {error}") from error
+        raise ImproperlyConfigured(f"{SETTING}: {str(error).removeprefix(f'{SETTING}: ')}") from error
     return DjangoSettings(values, on_commit, tuple(modules), keep, interval)
 
 
@@ -164,6 +165,8 @@ def queues_of_tasks() -> tuple[str, ...]:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, timedelta):
+        return str(value.total_seconds())
     if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
         return " ".join(value)
     return json.dumps(value) if isinstance(value, Mapping | list | tuple) else str(value)

@@ -64,8 +64,8 @@ WORDING: dict[str, tuple[int, str]] = {
     "recovered_nothing": (logging.DEBUG, "{identity}, {why}, held nothing"),
     "dead_set_overflows": (
         logging.WARNING,
-        "the dead set is full (dead_max_jobs is {largest}): dead jobs dropped, oldest first: {count}; see why so many "
-        "die (kiqctl dead), or raise dead_max_jobs",
+        "the dead set is full (dead.max_jobs is {largest}): dead jobs dropped, oldest first: {count}; see why so many "
+        "die (kiqctl dead), or raise dead.max_jobs",
     ),
     "clock_skewed": (
         logging.WARNING,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kiqcluster.errors import UsageError
-from kiqcluster.process.config import Config, settings
+from kiqcluster.process.config import Config, key_of, settings
 from kiqcluster.process.config_checks import check
 from kiqcluster.sidekiq.routing import Rules
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
@@ -106,14 +106,15 @@ def check_effective(old: Config, new: Config, rules: Rules) -> None:
 
 
 def pending_settings(old: Config, new: Config, *, at_once: bool = True) -> tuple[list[str], list[str]]:
-    """Return the settings that differ and wait for a new supervisor, and those that wait for a rolling restart.
+    """Return the keys of settings that differ: those that wait for a new supervisor, and for a rolling restart.
 
     at_once: leave out settings that a reload applies at once; False before a reload, when they wait as well.
     """
-    changed = [each.name for each in settings() if _is_changed(each, old, new)]
+    changed = [each for each in settings() if _is_changed(each, old, new)]
+    later = [each for each in changed if each.name not in FIXED_AT_START]
     return (
-        [name for name in changed if name in FIXED_AT_START],
-        [name for name in changed if name not in FIXED_AT_START and not (at_once and name in APPLIED_BY_RELOAD)],
+        [key_of(each) for each in changed if each.name in FIXED_AT_START],
+        [key_of(each) for each in later if not (at_once and each.name in APPLIED_BY_RELOAD)],
     )
 
 

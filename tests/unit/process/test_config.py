@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints, is_typeddict
 
 import pytest
 
@@ -16,11 +18,14 @@ from kiqcluster.process.config import (
     Config,
     Origins,
     describe,
+    key_of,
     listen_error,
     parse_listen,
     settings,
+    variable_of,
 )
-from kiqcluster.process.config_sources import load, load_part, missing_section, with_configured
+from kiqcluster.process.config_sources import load, load_part, missing_section, read_assignments, with_configured
+from kiqcluster.process.runtime import Setup
 
 Loader = Callable[..., tuple[Config, Origins]]
 
@@ -291,7 +296,7 @@ class TestNames:
     def test_a_name_like_no_other_is_refused_with_all_that_there_are(self, loaded: Loader) -> None:
         message = refusal(loaded, "xyzzy = 3")
 
-        assert all(each.name in message for each in settings())
+        assert all(key_of(each) in message for each in settings())
 
     def test_names_in_sections_are_checked_with_the_section_named(self, loaded: Loader) -> None:
         assert "[env.production]" in refusal(
@@ -301,8 +306,77 @@ class TestNames:
     def test_names_in_sections_of_other_environments_are_checked_too(self, loaded: Loader) -> None:
         assert "[env.production]" in refusal(loaded, "[env.production]\ntimeuot = 1\n", environ={"KIQ_ENV": "test"})
 
-    def test_names_given_to_configure_are_checked(self, loaded: Loader) -> None:
-        assert "configure()" in refusal(loaded, configured={"timeuot": 3})
+    def test_names_given_to_configure_are_checked(self, setup: Setup) -> None:
+        with pytest.raises(UsageError, match=r"configure\(\): there is no setting 'timeuot'; did you mean"):
+            setup.configure(timeuot=3)  # type: ignore[call-arg]
+
+
+def in_tables() -> list[Any]:
+    return [each for each in settings() if each.metadata["table"]]
+
+
+class TestTables:
+    def test_one_name_holds_in_every_place(self, loaded: Loader, setup: Setup) -> None:
+        setup.configure(dead={"max_jobs": 7})
+        places: list[dict[str, Any]] = [
+            {"toml": "[dead]\nmax_jobs = 7"},
+            {"toml": "dead.max_jobs = 7"},
+            {"toml": "[env.development.dead]\nmax_jobs = 7"},
+            {"environ": {"KIQ_DEAD_MAX_JOBS": "7"}, "toml": "dead.max_jobs = 3"},
+            {"flags": read_assignments(["dead.max_jobs=7"]), "toml": "dead.max_jobs = 3"},
+            {"configured": setup.settings, "toml": "# nothing"},
+        ]
+
+        assert [loaded(**place)[0].dead_max_jobs for place in places] == [7] * len(places)
+
+    def test_a_section_and_a_second_call_change_single_keys(self, loaded: Loader, setup: Setup) -> None:
+        config, _ = loaded("[dead]\nmax_jobs = 7\ntimeout = 9\n[env.development]\ndead.timeout = '1m30s'")
+        setup.configure(dead={"max_jobs": 7})
+        setup.configure(dead={"timeout": timedelta(seconds=90)})
+
+        assert (config.dead_max_jobs, config.dead_timeout) == (7, 90.0)
+        assert loaded("# nothing", configured=setup.settings)[0] == dataclasses.replace(
+            Config(dead_max_jobs=7, dead_timeout=90.0), declared=frozenset({"dead_max_jobs", "dead_timeout"})
+        )
+
+    def test_no_two_settings_share_a_variable_and_each_key_follows_from_the_field(self) -> None:
+        assert len({variable_of(each) for each in settings()}) == len(list(settings()))
+        for each in in_tables():
+            assert key_of(each).replace(".", "_") == each.name
+            assert key_of(each).count(".") == 1
+
+    @pytest.mark.parametrize("name", [each.name for each in in_tables()])
+    def test_a_key_without_its_table_is_refused_with_the_table(self, loaded: Loader, name: str) -> None:
+        (key,) = [key_of(each) for each in settings() if each.name == name]
+
+        assert f"there is no setting '{name}'; it is" in refusal(loaded, f"{name} = 5")
+        assert key in refusal(loaded, f"{name} = 5")
+
+    @pytest.mark.parametrize(
+        ("toml", "said"),
+        [
+            ("dead = 5", "dead is a table of settings, not 5"),
+            ("[dead]\nmax_job = 5", "there is no setting 'dead.max_job'; did you mean 'dead.max_jobs'?"),
+            ("[env.test.dead]\nmax_job = 5", "[env.test]: there is no setting 'dead.max_job'"),
+        ],
+    )
+    def test_a_slip_in_a_table_is_refused(self, loaded: Loader, toml: str, said: str) -> None:
+        assert said in refusal(loaded, toml)
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("dead.max_jobs", "write KEY=VALUE"),
+            ("=5", "write KEY=VALUE"),
+            ("dead.max_job=5", "--set: there is no setting 'dead.max_job'; did you mean 'dead.max_jobs'?"),
+            ("broker_url=x", "broker_url of Celery is here: redis"),
+        ],
+    )
+    def test_an_assignment_that_is_none_is_refused(self, text: str, said: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            read_assignments([text])
+
+        assert said in str(caught.value)
 
 
 class TestValues:
@@ -405,8 +479,8 @@ class TestValues:
             ({"platform_timeout": -1}, "platform_timeout"),
             ({"respawn_burst": 0}, "respawn_burst"),
             ({"max_retries": -1}, "max_retries"),
-            ({"dead_max_jobs": 0}, "dead_max_jobs"),
-            ({"dead_timeout": 0}, "dead_timeout"),
+            ({"dead_max_jobs": 0}, "dead.max_jobs"),
+            ({"dead_timeout": 0}, "dead.timeout"),
             ({"average_scheduled_poll_interval": 0}, "average_scheduled_poll_interval"),
             ({"log_format": "xml"}, "auto, pretty, json"),
             ({"log_level": "INFO"}, "debug, info, warning, error"),
@@ -458,7 +532,7 @@ class TestDescribe:
         rows = describe(*loaded("timeout = 3\ngroups = ['a,b', '*']", flags={"concurrency": 4}))
 
         shown = {name: (value, origin) for name, value, origin in rows}
-        assert list(shown) == [each.name for each in settings()]
+        assert list(shown) == [key_of(each) for each in settings()]
         assert shown["concurrency"] == ("4", "flag")
         assert shown["groups"][0] == "a,b *"  # as the variable takes it: which queues go together is to be seen
         assert shown["max_retries"] == ("25", "default")
@@ -638,4 +712,10 @@ class TestPart:
 
 
 def test_what_type_checkers_know_of_configure_is_what_it_takes() -> None:
-    assert CodeSettings.__annotations__.keys() == {each.name for each in settings() if each.metadata["in_code"]}
+    known = {
+        f"{name}.{key}" if is_typeddict(kind) else name
+        for name, kind in get_type_hints(CodeSettings).items()
+        for key in (kind.__annotations__ if is_typeddict(kind) else [""])
+    }
+
+    assert known == {key_of(each) for each in settings() if each.metadata["in_code"]}

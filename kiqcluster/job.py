@@ -11,11 +11,12 @@ Counterpart: sidekiq job.rb.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import copy
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+from typing import Any, ClassVar, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from kiqcluster.application.definitions import check_function, define, wire_name_of
 from kiqcluster.application.options import (
@@ -215,17 +216,19 @@ class ResolvedQueue:
 
 
 class _Function(Enqueuer[P, R]):
-    """A function that is a job, with its name and its documentation."""
+    """A function that is a job, with its name, its annotations and its documentation."""
 
     def __init__(self, function: Callable[P, Any], definition: Definition) -> None:
         super().__init__(definition, definition.options)
         self._function = function
-        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
-            setattr(self, name, getattr(function, name))
-        self.__wrapped__ = function
+        functools.update_wrapper(cast("Any", self), function, updated=())
 
     def __repr__(self) -> str:
         return f"<job {self.definition.name}>"
+
+    def __reduce__(self) -> str:
+        """Pickle and copy it as Python does with functions: by its name, so that `Pool.map` takes it."""
+        return self._function.__qualname__
 
 
 class JobFunction(_Function[P, R]):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import pickle
+import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import pytest
 
 from kiqcluster.application.options import OPTIONS, JobOptions, PushOptions
 from kiqcluster.application.registry import Registry
 from kiqcluster.client.client import Client
+from kiqcluster.contrib.celery import Celery
 from kiqcluster.errors import InvalidArguments, InvalidPush, JobDefinitionError
 from kiqcluster.job import DISCARD, KILL, RESERVED_NAMES, Job, job
 from kiqcluster.process.runtime import Push, Run, Setup
@@ -56,6 +60,23 @@ class TestDeclaration:
         assert welcome(7) == "hello 7"
         assert welcome.queue == "mailers"
         assert (welcome.__name__, welcome.__doc__, welcome.__module__) == ("welcome", "Greet.", __name__)
+
+    @pytest.mark.parametrize("decorate", [job, Celery("shop").task], ids=["job", "task"])
+    def test_a_job_is_pickled_copied_and_described_as_its_function_is(
+        self, decorate: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So a pool of processes takes it, a structure that holds it can be copied, and typer reads its parameters."""
+
+        def add(left: int, right: int) -> int:
+            return left + right
+
+        add.__qualname__ = "add"
+        declared = decorate(add)
+        monkeypatch.setattr(sys.modules[__name__], "add", declared, raising=False)
+
+        assert pickle.loads(pickle.dumps(declared)) is declared  # our own bytes
+        assert copy.deepcopy([declared]) == [declared]
+        assert get_type_hints(declared) == {"left": int, "right": int, "return": int}
 
     def test_the_decorator_needs_no_parentheses(self, registry: Registry) -> None:
         @job

@@ -10,6 +10,7 @@ Runs in: threads that push (delay, apply_async), processor threads (the run, ret
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -63,9 +64,7 @@ class Task(RefusesAttributes, Generic[P, R]):
         self._is_bound = is_bound
         self._retries = declared.retries
         self._arguments = Arguments(name, function, is_bound=is_bound)
-        for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
-            setattr(self, attribute, getattr(function, attribute))
-        self.__wrapped__ = function
+        functools.update_wrapper(self, function, updated=())
         self.definition = define(name, declared.options, lambda: (None, self._perform), self._arguments.wire, function)
         self._enqueuer: Enqueuer[P, R] = Enqueuer(self.definition, self.definition.options)
 
@@ -228,6 +227,10 @@ class Task(RefusesAttributes, Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
+
+    def __reduce__(self) -> str:
+        """Pickle and copy it as Python does with functions: by its name, as Celery does."""
+        return self._function.__qualname__
 
     def __getattr__(self, name: str) -> Any:
         # No AttributeError: kiqcluster itself asks for these, and would take a task without options for a plain job.

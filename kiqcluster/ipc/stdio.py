@@ -7,7 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["clean", "drop_output", "flush_output", "prepare"]
+__all__ = ["clean", "drop_output", "flush_output", "occupy", "prepare"]
+
+NUMBERS = (0, 1, 2)  # of the standard streams
 
 
 def prepare() -> None:
@@ -28,6 +30,23 @@ def _open_missing() -> None:
             stream = Path(os.devnull).open(mode, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115  # open until the process ends
             os.set_inheritable(stream.fileno(), True)  # it has the lowest free number: that of the missing stream
             setattr(sys, name, stream)
+
+
+def occupy() -> None:
+    """Open /dev/null at each number of a standard stream that is closed: call it before a connection is opened.
+
+    A job that closes one (`open(1, "w")` does, at its end) would have the next connection get the number, and all that
+    is printed and logged be sent to Redis.  Raises OSError.
+    """
+    for number in NUMBERS:
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened in NUMBERS:
+                os.set_inheritable(opened, True)
+            else:
+                os.close(opened)  # another thread was sooner
 
 
 def drop_output() -> None:

@@ -32,6 +32,7 @@ from redis.retry import Retry
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.ipc.forks import hold_forks
+from kiqcluster.ipc.stdio import occupy
 from kiqcluster.store.address import CLUSTER_NODE, NO_CLIENT_INFO, PRIMARY_ONLY, Endpoint, Node
 from kiqcluster.store.names import TIMED_CLASSES
 from kiqcluster.store.replies import unwrapped
@@ -244,6 +245,7 @@ class Connection:
             node.setdefault("socket_timeout", self._timeout)
             node.setdefault("socket_connect_timeout", self._timeout)
             options = {**node, **NO_CLIENT_INFO}
+            occupy()
             connection = make(**options, protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
             connection.connect()
             if is_primary_wanted:

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.full
 ROUNDS = sized(1, 10)
 THREADS = 4  # of each process
 JOBS = 10_000  # that do nothing, for each stop: enough to be in the middle of them
-# Units that a process must hold and not have begun when it is stopped, or the round shows nothing.  A slow machine takes
-# less ahead, since a process takes ahead for a time.
+# Units that a process must hold and not have begun when it is stopped, or the round shows nothing.  A slow machine
+# takes less ahead, since a process takes ahead for a time.
 MIN_PREFETCHED_UNITS = 50
 # Stops of a round until it holds that many, each on a queue of its own: a process prefetches less from a queue
 # whose jobs were held up.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kiqcluster.errors import ExitCode
+from tests.kit import wait_until
 from tests.proc import wait_exited
 from tests.stage import Stage
 
@@ -72,3 +73,31 @@ def test_a_worker_that_its_supervisor_cannot_tell_to_stop_hears_of_it_by_a_signa
     assert code == ExitCode.UNEXPECTED  # nobody could tell the supervisor that nothing is left behind
     assert cluster.seen("stop_overdue") == []
     assert stage.holders() == stage.members() == set()
+
+
+def test_a_connection_never_gets_the_number_of_a_standard_stream_that_a_job_has_closed(stage: Stage) -> None:
+    """All that is printed and logged later would be sent to Redis as commands."""
+    app = stage.write_application("""
+        import os, stat
+        from kiqcluster import job
+        from kiqcluster.process.runtime import current_setup
+
+        @job()
+        def close_streams(path):
+            for number in (0, 1, 2):
+                os.close(number)
+            store = current_setup().current_store()
+            store.close()
+            store.call("PING")
+            kinds = ("socket" if stat.S_ISSOCK(os.fstat(number).st_mode) else "none" for number in (0, 1, 2))
+            with open(path, "w") as notes:
+                notes.write(" ".join(kinds))
+    """)
+    cluster = stage.run_cluster("default", app=app)
+    cluster.wait_ready()
+    notes = stage.folder / "notes of streams"
+
+    stage.push("close_streams", str(notes))
+
+    wait_until(lambda: notes.exists() and notes.read_text(), "the job to note what it has")
+    assert notes.read_text() == "none none none"

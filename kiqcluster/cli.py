@@ -94,7 +94,8 @@ def setting_options(function: F) -> F:
 
 
 def _option(each: dataclasses.Field[Any], kind: Any) -> Callable[[F], F]:
-    flag = f"--{each.name.replace('_', '-')}"
+    flag = each.metadata["flag"]
+    flag = flag if isinstance(flag, str) else f"--{each.name.replace('_', '-')}"
     names = [name for name in (each.metadata["short"], flag, each.name) if name]
     text = each.metadata["help"]
     if kind is bool:

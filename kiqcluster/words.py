@@ -40,6 +40,7 @@ class Word(NamedTuple):
     origin: str
 
 
+NOBODYS = ("other systems", "former")  # origins that no sentence names: several systems, and ourselves
 # place, whose words they are, our name, what to write ("" for that name), page, the words
 ROWS: tuple[tuple[Place, str, str, str, str, str], ...] = (
     ("option", "other systems", "retry", "", "guides/retries", "retries max_retries retry_count retry_limit attempts"),
@@ -96,7 +97,7 @@ ROWS: tuple[tuple[Place, str, str, str, str, str], ...] = (
      "processes workers worker_processes"),
     ("setting", "Celery", "max_jobs", "", "guides/recycle", "worker_max_tasks_per_child max_tasks_per_child"),
     ("setting", "Celery", "max_rss", "", "guides/recycle", "worker_max_memory_per_child max_memory_per_child"),
-    ("setting", "other systems", "log_level", "", "guides/logs", "loglevel verbose logging_level"),
+    ("setting", "other systems", "log.level", "", "guides/logs", "loglevel verbose logging_level"),
     ("setting", "other systems", "require", "", "guides/run", "app include imports"),
     ("setting", "other systems", "watch", "", "guides/run", "reload"),
     ("setting", "other systems", "timeout", "", "guides/run",
@@ -110,7 +111,9 @@ ROWS: tuple[tuple[Place, str, str, str, str, str], ...] = (
     ("setting", "Sidekiq", "average_scheduled_poll_interval", "", "reference/settings",
      "poll_interval_average poll_interval"),
     ("setting", "Sidekiq", "dead.timeout", "", "reference/settings", "dead_timeout_in_seconds"),
+    ("setting", "former", "log.jobs", "", "guides/logs", "job_log"),
     # flags of kiqcluster
+    ("flag", "former", "--set", "--set log.jobs=WORD", "guides/logs", "--job-log"),
     ("flag", "Celery", "--require", "-r APP", "guides/run", "--app -A"),
     ("flag", "Celery", "--queue", "-q NAME, or a group: kiqcluster -r APP a,b", "guides/queue_groups", "-Q --queues"),
     ("flag", "Celery", "--log-level", "", "guides/logs", "--loglevel -l"),
@@ -212,7 +215,7 @@ def hint_of(place: Place, word: str, name: str = "") -> str | None:
     found = WORDS.get((place, word))
     if found is None:
         return None
-    owner = f"{word} of {found.origin}" if found.origin != "other systems" else word
+    owner = word if found.origin in NOBODYS else f"{word} of {found.origin}"
     form = found.form.replace(found.target, name) if name else found.form
     return f"{owner} is here: {form} ({page(found.page)})"
 

@@ -24,7 +24,7 @@ LARGE_TEXT = "".join(f"{number} is a number. " for number in range(200))  # an a
 NUMBERS = count()
 
 kiqcluster.configure(
-    encryption_keys=f"1:{b64encode(b'benchmark' * 3 + b'-----').decode()}",
+    encryption={"keys": f"1:{b64encode(b'benchmark' * 3 + b'-----').decode()}"},
     size_limiter_mode="compress",
     size_limiter_compression_threshold_bytes=len(LARGE_TEXT),
 )

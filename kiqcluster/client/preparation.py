@@ -233,7 +233,7 @@ def _ready(setup: Setup, hooks: PushHooks, draft: Draft) -> Ready | None:
 
 def _tells_due_times(setup: Setup) -> bool:
     """Return whether scheduled jobs carry their due time, for the log."""
-    return setup.current_config().job_log == "full"
+    return setup.current_config().log_jobs == "full"
 
 
 def _limited(setup: Setup, name: str, definition: Definition | None, encoded: bytes) -> bytes:

@@ -81,14 +81,14 @@ def setting(
     table: str = "",
     short: str = "",
     variable: str = "",
-    flag: bool = True,
+    flag: bool | str = True,
     metavar: str = "",
     in_code: bool = False,
     is_secret: bool = False,
 ) -> Any:
     """Declare a setting: default, one line of help, and its flag.
 
-    table: of the file, with which the name of the field begins.
+    table: of the file, with which the name of the field begins.  flag: whether it has one, or its words.
     in_code: whether configure() may set it; the supervisor's settings are read before the application is imported.
     is_secret: whether its value is never shown.
     """
@@ -110,6 +110,14 @@ class DeadSettings(TypedDict, total=False):
     timeout: Duration
 
 
+class EncryptionSettings(TypedDict, total=False):
+    keys: str
+
+
+class LogSettings(TypedDict, total=False):
+    jobs: JobLogMode
+
+
 class CodeSettings(TypedDict, total=False):
     """Settings that configure() takes, for type checkers; a test compares it with Config."""
 
@@ -119,14 +127,14 @@ class CodeSettings(TypedDict, total=False):
     max_forced_stops: int
     dead: DeadSettings
     average_scheduled_poll_interval: Duration
-    job_log: JobLogMode
+    log: LogSettings
     strict_args: ArgumentMode
     ruby_json: JsonVersion
     size_limiter_mode: SizeLimiterMode
     size_limiter_compression_threshold_bytes: int
     size_limiter_limit_bytes: int
     routing: Sequence[Mapping[str, str] | Sequence[str]]
-    encryption_keys: str
+    encryption: EncryptionSettings
     strict_routing: bool
 
 
@@ -201,12 +209,19 @@ class Config:
     listen: str = setting(
         "127.0.0.1:8082", "where /metrics and the probes answer: HOST:PORT, unix:PATH or off", metavar="ADDRESS"
     )
-    log_format: str = setting("auto", "auto (json unless a terminal reads it), pretty or json", metavar="FORMAT")
-    log_level: str = setting("info", "debug, info, warning or error", metavar="LEVEL")
-    job_log: str = setting(
+    log_format: str = setting(
+        "auto",
+        "auto (json unless a terminal reads it), pretty or json",
+        table="log",
+        flag="--log-format",
+        metavar="FORMAT",
+    )
+    log_level: str = setting("info", "debug, info, warning or error", table="log", flag="--log-level", metavar="LEVEL")
+    log_jobs: str = setting(
         "done",
         "lines of jobs: done (one at the end), full (also at the start, with all fields) or off (failures only)",
-        metavar="WORD",
+        table="log",
+        flag=False,
         in_code=True,
     )
     boot_timeout: float = setting(60.0, "seconds that a child may take to become ready", flag=False)
@@ -273,6 +288,7 @@ class Config:
     encryption_keys: str = setting(
         "",
         "VERSION:KEY, separated by blanks; the newest encrypts; empty = none",
+        table="encryption",
         flag=False,
         in_code=True,
         is_secret=True,

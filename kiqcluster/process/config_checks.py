@@ -108,10 +108,10 @@ def _combinations(config: Config) -> tuple[tuple[bool, str], ...]:
 def _choices(config: Config) -> tuple[tuple[bool, str], ...]:
     """Return whether each setting has one of its words, and the complaint if it has not."""
     return (
-        (config.log_format in LOG_FORMATS, f"log_format is one of {', '.join(LOG_FORMATS)}"),
-        (config.log_level in LOG_LEVELS, f"log_level is one of {', '.join(LOG_LEVELS)}"),
+        (config.log_format in LOG_FORMATS, f"log.format is one of {', '.join(LOG_FORMATS)}"),
+        (config.log_level in LOG_LEVELS, f"log.level is one of {', '.join(LOG_LEVELS)}"),
         (config.event_loop in EVENT_LOOPS, f"event_loop is one of {', '.join(EVENT_LOOPS)}"),
-        (config.job_log in JOB_LOGS, f"job_log is one of {', '.join(JOB_LOGS)}"),
+        (config.log_jobs in JOB_LOGS, f"log.jobs is one of {', '.join(JOB_LOGS)}"),
         (
             config.size_limiter_mode in SIZE_LIMITER_MODES,
             f"size_limiter_mode is one of {', '.join(SIZE_LIMITER_MODES)}",

@@ -1,6 +1,6 @@
 """Encryption of an argument: the keys, and the form that a payload has.
 
-Keys      `encryption_keys` is "VERSION:KEY …": versions are numbers, keys 32 bytes in Base64.  The highest version
+Keys      `encryption.keys` is "VERSION:KEY …": versions are numbers, keys 32 bytes in Base64.  The highest version
           encrypts, all of them decrypt.
 Form      the last argument is Base64 of a nonce (12 bytes), the ciphertext of its JSON, and the tag (16 bytes), by
           AES-256-GCM; `kiq_key_version` is the version of the key, beside Sidekiq Enterprise's `encrypt`.  The version
@@ -34,15 +34,15 @@ Keys = Mapping[int, bytes]  # version → key, the highest first
 
 @lru_cache(maxsize=8)
 def parse_keys(text: str) -> Keys:
-    """Return the keys of the setting `encryption_keys`.  Raises UsageError, which shows none of them."""
+    """Return the keys of the setting `encryption.keys`.  Raises UsageError, which shows none of them."""
     found: dict[int, bytes] = {}
     for number, word in enumerate(text.replace(",", " ").split(), 1):
         version, colon, encoded = word.partition(":")
         if not (colon and version.isascii() and version.isdigit() and int(version)) or int(version) in found:
             raise UsageError(
-                f"entry {number} of encryption_keys does not fit: write VERSION:KEY, each version once, from 1"
+                f"entry {number} of encryption.keys does not fit: write VERSION:KEY, each version once, from 1"
             )
-        found[int(version)] = _key(encoded, f"key {version} of encryption_keys")
+        found[int(version)] = _key(encoded, f"key {version} of encryption.keys")
     if found:
         _aesgcm()
     return dict(sorted(found.items(), reverse=True))
@@ -81,7 +81,7 @@ def decrypted(payload: Payload, keys: Keys) -> list[JSON]:
         known = ", ".join(map(str, keys)) or "none"
         error = PayloadDecryptionError(
             f"its last argument is encrypted with key {version!r}, and this process has the keys {known}; add it to "
-            "encryption_keys, and retry the job"
+            "encryption.keys, and retry the job"
         )
         error.is_key_unknown = type(version) is int
         raise error
@@ -114,7 +114,7 @@ def _aesgcm() -> Any:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # an extra
     except ImportError as error:
         raise UsageError(
-            "encryption_keys needs the library cryptography: pip install 'kiqcluster[encryption]'"
+            "encryption.keys needs the library cryptography: pip install 'kiqcluster[encryption]'"
         ) from error
     return AESGCM
 

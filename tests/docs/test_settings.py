@@ -42,7 +42,7 @@ NO_FLAGS = {
 }
 WORDS = {
     "event_loop": config.EVENT_LOOPS,
-    "job_log": config.JOB_LOGS,
+    "log_jobs": config.JOB_LOGS,
     "log_format": config.LOG_FORMATS,
     "log_level": config.LOG_LEVELS,
     "ruby_json": config.JSON_VERSIONS,

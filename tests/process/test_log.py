@@ -251,7 +251,7 @@ def test_full_lines_have_gitlabs_fields_and_a_job_logger_sees_every_run(stage: S
                 finally:
                     logging.getLogger("app").info("%s of %s", item["class"], queue)
     """
-    cluster = stage.run_cluster("default", "-c", "1", app=stage.write_application(source), KIQ_JOB_LOG="full")
+    cluster = stage.run_cluster("default", "-c", "1", app=stage.write_application(source), KIQ_LOG_JOBS="full")
     cluster.wait_ready()
 
     with application_context(correlation_id="r-1", user="ann"):

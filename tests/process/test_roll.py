@@ -36,7 +36,7 @@ def test_a_roll_says_what_of_the_new_configuration_it_leaves_alone(stage: Stage,
     with run("--redis", stage.redis.url, cwd=releases.current, environ=environ) as cluster:
         cluster.wait_ready()
         releases.deploy("2")
-        configure('groups = ["default", "other"]', "max_retries = 3", 'log_format = "json"', 'tag = "x"')
+        configure('groups = ["default", "other"]', "max_retries = 3", 'log.format = "json"', 'tag = "x"')
 
         roll(cluster)
 

@@ -243,7 +243,7 @@ def test_without_keys_a_push_is_refused(setup: Setup, store: Store) -> None:
     @job(encrypt=True)
     def login(password: str) -> None: ...
 
-    with pytest.raises(EncryptionError, match="login has encrypt=True, and there are no encryption_keys"):
+    with pytest.raises(EncryptionError, match=r"login has encrypt=True, and there are no encryption\.keys"):
         login.perform_async(SECRET)
     assert store.call("DBSIZE") == 0
 

@@ -134,7 +134,7 @@ class TestCreate:
         assert task.status().state == "succeeded"
 
     def test_large_and_encrypted_arguments_are_not_kept_in_the_event(self, worker: Worker, setup: Setup) -> None:
-        setup.configure(encryption_keys=f"1:{b64encode(bytes(32)).decode()}")
+        setup.configure(encryption={"keys": f"1:{b64encode(bytes(32)).decode()}"})
 
         @job(encrypt=True)
         def secret(word: str) -> None: ...
@@ -428,7 +428,7 @@ class TestStatus:
         assert "MalformedPayload" in task.status().failures[0].messages[0]
 
     def test_a_job_that_cannot_be_decrypted_is_an_error(self, worker: Worker, store: Store, setup: Setup) -> None:
-        setup.configure(encryption_keys=f"1:{b64encode(bytes(32)).decode()}")
+        setup.configure(encryption={"keys": f"1:{b64encode(bytes(32)).decode()}"})
 
         @job(encrypt=True)
         def secret(word: str) -> None: ...

@@ -169,7 +169,7 @@ def test_jobs_that_are_pushed_one_by_one_are_known_too(
     def name(_push: Push, call_next: Callable[[], Push | None]) -> Push | None:
         return call_next()
 
-    setup.configure(encryption_keys=f"1:{b64encode(bytes(32)).decode()}")
+    setup.configure(encryption={"keys": f"1:{b64encode(bytes(32)).decode()}"})
     options: dict[str, Any] = {"deduplicate": {"deduplicate": "until_executing"}, "encrypt": {"encrypt": True}}
 
     @job(queue="rows", **options.get(kind, {}))
@@ -192,7 +192,7 @@ def test_jobs_that_are_pushed_one_by_one_are_known_too(
 
 
 def test_an_id_does_not_tell_a_secret(adder: JobFunction[..., Any], worker: Worker, setup: Setup) -> None:
-    setup.configure(encryption_keys=f"1:{b64encode(bytes(32)).decode()}")
+    setup.configure(encryption={"keys": f"1:{b64encode(bytes(32)).decode()}"})
 
     @job(queue="rows", encrypt=True)
     def handle(word: str) -> None: ...

@@ -54,7 +54,7 @@ def _sealed(setup: Setup, payload: Payload, *, is_registered: bool) -> Payload:
     if not keys:
         if setup.delivery is not None or not is_registered:
             return payload
-        raise EncryptionError(f"{name} has encrypt=True, and there are no encryption_keys; it was not enqueued")
+        raise EncryptionError(f"{name} has encrypt=True, and there are no encryption.keys; it was not enqueued")
     return encryption.encrypted(payload, keys)
 
 

@@ -36,7 +36,7 @@ L = TypeVar("L", bound=type[JobLogger])
 def job_logger(logger: L) -> L:
     """Have a class log every run of this process: `@job_logger class Lines: …`; it replaces an earlier one.
 
-    kiqcluster's own lines stay: the setting job_log = off ends those of jobs that are done.
+    kiqcluster's own lines stay: the setting log.jobs = off ends those of jobs that are done.
     """
     chain = current_setup().server_middleware
     if any(type(each) is JobLoggerMiddleware for each in chain):

@@ -2,7 +2,7 @@
 
 `logging.config` disables every logger that it is not told of, unless `disable_existing_loggers` says otherwise, and
 `logging.disable` is for all loggers of a process.  A worker whose lines are gone fails without a word.  So its logger
-heeds neither: the setting log_level says which lines there are.  Code that names the logger `kiqcluster` means it, and
+heeds neither: the setting log.level says which lines there are.  Code that names the logger `kiqcluster` means it, and
 may change its level, its handlers and its filters.  A handler or filter that raises an error costs its line.
 
 Price: none; the check before a line is one comparison.

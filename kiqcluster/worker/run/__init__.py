@@ -16,5 +16,5 @@ endings      how a run ended → outcome; asks the job's hooks, and writes nothi
 timed_out    units of a process that was killed because they ran too long
 retry        what a failure writes into the payload, and when the job is tried again
 job_log      the lines of jobs that have ended
-job_lines    the fields of all lines of a job, where job_log is full
+job_lines    the fields of all lines of a job, where log.jobs is full
 """

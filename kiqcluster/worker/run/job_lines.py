@@ -1,4 +1,4 @@
-"""JobLines: GitLab's fields in the log lines of jobs, and a line at their start, where `job_log` is full.
+"""JobLines: GitLab's fields in the log lines of jobs, and a line at their start, where `log.jobs` is full.
 
 Runs in: processor threads; each has one.
 1. take      a unit is about to begin, or to be put off
@@ -7,7 +7,7 @@ Runs in: processor threads; each has one.
 4. put_off   the line of a job that was deferred or parked, if no other line has said so
 
 Arguments are filtered (application/argument_filter.py).
-Price: two lines and their fields, in the job's thread; nothing where `job_log` is something else.
+Price: two lines and their fields, in the job's thread; nothing where `log.jobs` is something else.
 Source: GitLab's sidekiq_logging (reference of fields: docs/guides/logs.md).
 """
 

@@ -59,13 +59,13 @@ class RunReport:
 
     on_due: called with an outcome whose job becomes due again.  cpu_due: monotonic seconds from which on the CPU time
     that was read last is too old to begin a run with.  emit: says an event about a job.  lines: the fields of jobs in
-    their lines, None unless `job_log` is full.
+    their lines, None unless `log.jobs` is full.
     """
 
     def __init__(
         self, runtime: Runtime, registry: Registry, metrics: JobMetrics, log_done: LogDone | None, on_due: OnDue
     ) -> None:
-        is_full = runtime.config.job_log == "full"
+        is_full = runtime.config.log_jobs == "full"
         self.lines = JobLines(runtime) if is_full else None
         self.emit = runtime.events.emit if self.lines is None else self.lines.emit
         self._setup = runtime.setup
@@ -76,7 +76,7 @@ class RunReport:
         self._tallies = metrics.tallies()
         self._stop_tallies: Tallies | None = None
         done = self._emit_done if log_done is None or is_full else log_done
-        is_wanted = runtime.config.job_log != "off" and runtime.events.is_heard("job_done")
+        is_wanted = runtime.config.log_jobs != "off" and runtime.events.is_heard("job_done")
         self._log_done = done if is_wanted else None
         self._on_due = on_due
         self._once = runtime.setup.once
@@ -172,7 +172,7 @@ class RunReport:
     def _report_deferred(self, name: str, seconds: float, reason: str) -> None:
         """Log that a job is deferred, once a minute for its class: it may be deferred by the thousand.
 
-        Where `job_log` is full, each deferral has its line anyway.
+        Where `log.jobs` is full, each deferral has its line anyway.
         """
         if self.lines is None and self._once.may(f"job_deferred {name}"):
             self.emit("job_deferred", seconds=seconds, reason=reason)

@@ -66,7 +66,7 @@ SETTING_VALUES: dict[str, Any] = {  # setting of configure() → a value that is
     "max_forced_stops": 7,
     "dead_max_jobs": 7,
     "dead_timeout": 7.0,
-    "job_log": "full",
+    "log_jobs": "full",
     "average_scheduled_poll_interval": 7.0,
     "strict_args": "warn",
     "ruby_json": "2.6",

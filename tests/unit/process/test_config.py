@@ -399,7 +399,7 @@ class TestValues:
             "require = 5",
             "require = [1]",
             "groups = { a = 1 }",
-            "log_level = 3",
+            "log.level = 3",
             "environment = 3",
         ],
     )
@@ -554,7 +554,7 @@ class TestDescribe:
 
     def test_a_secret_that_cannot_be_used_is_not_shown_either(self, loaded: Loader) -> None:
         complaints = [
-            refusal(loaded, "encryption_keys = ['1:s3cret']"),
+            refusal(loaded, "encryption.keys = ['1:s3cret']"),
             refusal(loaded, configured={"encryption_keys": ["1:s3cret"]}),
         ]
         with pytest.raises(UsageError) as caught:
@@ -562,7 +562,7 @@ class TestDescribe:
 
         for said in (*complaints, str(caught.value)):
             assert "s3cret" not in said
-            assert "encryption_keys" in said
+            assert "encryption.keys" in said
             assert "it takes a string" in said
 
 

@@ -85,7 +85,7 @@ def test_no_listing_of_settings_shows_a_key() -> None:
     origins = dict.fromkeys((each.name for each in settings()), "default")
 
     assert FIRST not in repr(config)
-    assert ("encryption_keys", "***", "default") in describe(config, origins)
+    assert ("encryption.keys", "***", "default") in describe(config, origins)
 
 
 def test_equal_texts_have_equal_digests_that_need_the_key() -> None:

@@ -1542,7 +1542,7 @@ def test_a_failure_in_the_sense_of_its_work_is_said_and_counted(setup: Setup, re
     def refuse(row: int) -> None:
         raise NormalFailure(f"row {row} has no name")
 
-    worker = Worker(setup, registry, Config(job_log=job_log))
+    worker = Worker(setup, registry, Config(log_jobs=job_log))
 
     assert worker.run("import", 7) == Done()
 

@@ -1,4 +1,4 @@
-"""The lines of a job where job_log is full: which there are, and GitLab's fields in them."""
+"""The lines of a job where log.jobs is full: which there are, and GitLab's fields in them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TIMES = {"created_at": NOW - 60, "enqueued_at": NOW - 2.5, "scheduled_at": NOW -
 
 @pytest.fixture
 def full(setup: Setup, registry: Registry) -> Worker:
-    return Worker(setup, registry, Config(job_log="full"), slot=3)
+    return Worker(setup, registry, Config(log_jobs="full"), slot=3)
 
 
 def lines(worker: Worker) -> list[tuple[str, Any]]:
@@ -301,7 +301,7 @@ class TestFields:
 
     def test_scheduled_jobs_carry_their_due_time_where_it_is_full(self, setup: Setup, registry: Registry) -> None:
         for word in ("done", "full"):
-            setup.config, setup.delivery = Config(job_log=word), Written()
+            setup.config, setup.delivery = Config(log_jobs=word), Written()
             Client().push({"class": "X", "args": [], "at": 4e9})
             Client().push_bulk({"class": "X", "args": [[]], "at": 4e9})
             Client().push({"class": "X", "args": []})
@@ -367,7 +367,7 @@ class TestExtras:
     def test_what_a_job_adds_is_in_its_last_line(
         self, setup: Setup, registry: Registry, job_log: str, error: Any, event: str
     ) -> None:
-        worker = Worker(setup, registry, Config(job_log=job_log))
+        worker = Worker(setup, registry, Config(log_jobs=job_log))
 
         @job(name="Acme::SyncHTMLJob")
         def sync() -> None:
@@ -405,7 +405,7 @@ class TestOtherWords:
         assert [(event, list(fields)) for event, fields in worker.events] == [("job_done", ["elapsed"])]
 
     def test_off_leaves_failures(self, setup: Setup, registry: Registry) -> None:
-        worker = Worker(setup, registry, Config(job_log="off"))
+        worker = Worker(setup, registry, Config(log_jobs="off"))
         job(name="sync")(lambda: None)
         job(name="broken")(raising(ValueError()))
 

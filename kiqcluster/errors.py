@@ -168,7 +168,7 @@ class ExceedLimitError(PushError):
     def __init__(self, name: str, size: int, limit: int) -> None:
         super().__init__(
             f"{name} exceeds the limit of a job's size: its arguments have {size} bytes, and {limit} are allowed "
-            "(size_limiter_limit_bytes); store the data elsewhere, and pass where it is"
+            "(size_limiter.limit); store the data elsewhere, and pass where it is"
         )
         self.name = name
         self.size = size

@@ -112,6 +112,11 @@ ROWS: tuple[tuple[Place, str, str, str, str, str], ...] = (
      "poll_interval_average poll_interval"),
     ("setting", "Sidekiq", "dead.timeout", "", "reference/settings", "dead_timeout_in_seconds"),
     ("setting", "former", "log.jobs", "", "guides/logs", "job_log"),
+    ("setting", "former", "size_limiter.compression_threshold",
+     "size_limiter.compression_threshold, with a unit: 100kB", "guides/large_arguments",
+     "size_limiter_compression_threshold_bytes"),
+    ("setting", "former", "size_limiter.limit", "size_limiter.limit, with a unit: 5MB", "guides/large_arguments",
+     "size_limiter_limit_bytes"),
     # flags of kiqcluster
     ("flag", "former", "--set", "--set log.jobs=WORD", "guides/logs", "--job-log"),
     ("flag", "Celery", "--require", "-r APP", "guides/run", "--app -A"),

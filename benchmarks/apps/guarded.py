@@ -25,8 +25,7 @@ NUMBERS = count()
 
 kiqcluster.configure(
     encryption={"keys": f"1:{b64encode(b'benchmark' * 3 + b'-----').decode()}"},
-    size_limiter_mode="compress",
-    size_limiter_compression_threshold_bytes=len(LARGE_TEXT),
+    size_limiter={"mode": "compress", "compression_threshold": f"{len(LARGE_TEXT)}B"},
 )
 
 

@@ -16,10 +16,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TextIO, TypedDict, get_args
+from typing import Annotated, Any, Literal, TextIO, TypedDict, get_args, get_type_hints
 
 from kiqcluster.errors import ExitCode, UsageError
-from kiqcluster.process.durations import Duration
+from kiqcluster.process.durations import UNIT, Bytes, Duration, show_size
 from kiqcluster.sidekiq.cron_entries import CronEntry
 from kiqcluster.sidekiq.queue_groups import GroupSetting
 from kiqcluster.sidekiq.routing import RoutingRule
@@ -30,6 +30,7 @@ from kiqcluster.store.shards import Shard
 __all__ = [
     "ARGUMENT_MODES",
     "EVENT_LOOPS",
+    "FIELD_TYPES",
     "JOB_LOGS",
     "JSON_VERSIONS",
     "LOG_FORMATS",
@@ -118,6 +119,12 @@ class LogSettings(TypedDict, total=False):
     jobs: JobLogMode
 
 
+class SizeLimiterSettings(TypedDict, total=False):
+    mode: SizeLimiterMode
+    compression_threshold: str
+    limit: str
+
+
 class CodeSettings(TypedDict, total=False):
     """Settings that configure() takes, for type checkers; a test compares it with Config."""
 
@@ -130,9 +137,7 @@ class CodeSettings(TypedDict, total=False):
     log: LogSettings
     strict_args: ArgumentMode
     ruby_json: JsonVersion
-    size_limiter_mode: SizeLimiterMode
-    size_limiter_compression_threshold_bytes: int
-    size_limiter_limit_bytes: int
+    size_limiter: SizeLimiterSettings
     routing: Sequence[Mapping[str, str] | Sequence[str]]
     encryption: EncryptionSettings
     strict_routing: bool
@@ -262,14 +267,23 @@ class Config:
         in_code=True,
     )
     size_limiter_mode: str = setting(
-        "track", "large arguments: track (report and push), compress or raise", flag=False, in_code=True
+        "track",
+        "large arguments: track (report and push), compress or raise",
+        table="size_limiter",
+        flag=False,
+        in_code=True,
     )
-    size_limiter_compression_threshold_bytes: int = setting(
-        100_000, "bytes of arguments from which compress compresses them", flag=False, in_code=True
+    size_limiter_compression_threshold: Annotated[int, UNIT] = setting(
+        100_000,
+        "size of arguments from which compress compresses them",
+        table="size_limiter",
+        flag=False,
+        in_code=True,
     )
-    size_limiter_limit_bytes: int = setting(
+    size_limiter_limit: Annotated[int, UNIT] = setting(
         5_000_000,
-        "bytes of arguments beyond which a push is reported or refused; 0 = no limit",
+        "size of arguments beyond which a push is reported or refused; 0 = no limit",
+        table="size_limiter",
         flag=False,
         in_code=True,
     )
@@ -346,6 +360,9 @@ class Config:
         return directory.parent.parent.name if is_release else directory.name
 
 
+FIELD_TYPES = get_type_hints(Config, include_extras=True)
+
+
 def settings() -> Iterator[dataclasses.Field[Any]]:
     """Yield the declarations, in the order of --print-config."""
     yield from (each for each in dataclasses.fields(Config) if each.metadata)
@@ -369,6 +386,8 @@ def describe(config: Config, origins: Origins) -> list[tuple[str, str, str]]:
         value = getattr(config, each.name)
         if each.name == "redis":
             value = masked(value)
+        if FIELD_TYPES[each.name] == Bytes:
+            value = show_size(value)
         value = "***" if each.metadata["is_secret"] and value else value
         shown.append(
             (key_of(each), " ".join(map(str, value)) if isinstance(value, tuple) else str(value), origins[each.name])

@@ -19,6 +19,7 @@ from kiqcluster.process.config import (
     Config,
     parse_listen,
 )
+from kiqcluster.process.durations import show_size
 from kiqcluster.sidekiq.encryption import parse_keys
 from kiqcluster.sidekiq.queue_groups import GroupSetting
 from kiqcluster.store.shards import check_address, check_shard
@@ -67,12 +68,12 @@ def _numbers(config: Config) -> tuple[tuple[bool, str], ...]:
         (config.dead_max_jobs >= 1 and config.dead_timeout > 0, "dead.max_jobs and dead.timeout must be positive"),
         (config.average_scheduled_poll_interval > 0, "average_scheduled_poll_interval must be more than 0 seconds"),
         (
-            config.size_limiter_compression_threshold_bytes >= MIN_LIMITED_BYTES,
-            f"size_limiter_compression_threshold_bytes must be at least {MIN_LIMITED_BYTES}",
+            config.size_limiter_compression_threshold >= MIN_LIMITED_BYTES,
+            f"size_limiter.compression_threshold must be at least {show_size(MIN_LIMITED_BYTES)}",
         ),
         (
-            config.size_limiter_limit_bytes == 0 or config.size_limiter_limit_bytes >= MIN_LIMITED_BYTES,
-            f"size_limiter_limit_bytes must be 0 (no limit), or at least {MIN_LIMITED_BYTES}",
+            config.size_limiter_limit == 0 or config.size_limiter_limit >= MIN_LIMITED_BYTES,
+            f"size_limiter.limit must be 0 (no limit), or at least {show_size(MIN_LIMITED_BYTES)}",
         ),
     )
 
@@ -114,7 +115,7 @@ def _choices(config: Config) -> tuple[tuple[bool, str], ...]:
         (config.log_jobs in JOB_LOGS, f"log.jobs is one of {', '.join(JOB_LOGS)}"),
         (
             config.size_limiter_mode in SIZE_LIMITER_MODES,
-            f"size_limiter_mode is one of {', '.join(SIZE_LIMITER_MODES)}",
+            f"size_limiter.mode is one of {', '.join(SIZE_LIMITER_MODES)}",
         ),
         (config.strict_args in ARGUMENT_MODES, f"strict_args is one of {', '.join(ARGUMENT_MODES)}"),
         (

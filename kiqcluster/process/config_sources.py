@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from kiqcluster.errors import UsageError
-from kiqcluster.process.config import Config, Origins, key_of, settings, variable_of, working_directory
+from kiqcluster.process.config import FIELD_TYPES, Config, Origins, key_of, settings, variable_of, working_directory
 from kiqcluster.process.config_checks import check
-from kiqcluster.process.durations import parse_duration
+from kiqcluster.process.durations import Bytes, parse_duration, parse_size
 from kiqcluster.sidekiq.cron_entries import CronEntry, parse_entries
 from kiqcluster.sidekiq.queue_groups import GroupSetting
 from kiqcluster.sidekiq.routing import Rules, parse_rules
@@ -341,8 +341,8 @@ def _check_variables(environ: Mapping[str, str]) -> None:
 
 # values
 
-FIELD_TYPES = get_type_hints(Config)
 READERS: dict[Any, Callable[[Any], Any]] = {  # type → function that reads its values; raises UsageError or ValueError
+    Bytes: parse_size,
     Rules: parse_rules,
     tuple[Shard, ...]: parse_shards,
     tuple[CronEntry, ...]: parse_entries,

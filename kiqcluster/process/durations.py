@@ -1,18 +1,32 @@
-"""Durations as people write them (90, 90s, 15m, 1h30m), and the times for which callers schedule jobs.  Pure.
+"""Durations and sizes as people write them (90, 90s, 1h30m; 600MB), and the times for which callers schedule jobs.
 
 A number below 10⁹ is a delay in seconds, a larger one an epoch second, as to Sidekiq; but it is never taken for the
 other one of the two: `delay_of` refuses epoch seconds, `scheduled_at` delays.
+A size has a unit, since bytes and megabytes are confused.  Pure.
 """
 
 from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
+from typing import Annotated
 
 from kiqcluster.errors import InvalidPush
 from kiqcluster.sidekiq.payload import MAX_EPOCH_SECONDS
 
-__all__ = ["MAX_DURATION_SECONDS", "Duration", "delay_of", "due_at", "parse_duration", "scheduled_at", "show_duration"]
+__all__ = [
+    "MAX_DURATION_SECONDS",
+    "UNIT",
+    "Bytes",
+    "Duration",
+    "delay_of",
+    "due_at",
+    "parse_duration",
+    "parse_size",
+    "scheduled_at",
+    "show_duration",
+    "show_size",
+]
 
 Duration = float | str | timedelta  # as settings take it
 MAX_DURATION_SECONDS = 1e8  # three years; a longer one is a mistake
@@ -21,6 +35,11 @@ UNIT_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 UNITS_PER_SECOND = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}  # … in a second
 DURATION_PATTERN = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+(?:\.[0-9]+)?)s)?")
 NUMBER_PATTERN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+UNIT = "bytes"
+Bytes = Annotated[int, UNIT]  # type of settings that take a size
+UNIT_BYTES = {"B": 1, "kB": 1_000, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+SHOWN_UNITS = ("GB", "GiB", "MB", "MiB", "kB", "KiB", "B")  # the first that divides a size shows it
+SIZE_PATTERN = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)")
 
 
 def parse_duration(text: str) -> float:
@@ -45,6 +64,22 @@ def show_duration(seconds: float) -> str:
         if count:
             parts.append(f"{count}{name}")
     return " ".join(parts[:2]) or "0s"
+
+
+def parse_size(raw: object) -> int:
+    """Return bytes; 0 needs no unit.  Raises ValueError for a number without one."""
+    if raw in ("0", 0) and not isinstance(raw, bool):
+        return 0
+    found = SIZE_PATTERN.fullmatch(raw) if isinstance(raw, str) else None
+    if found is None or found[2] not in UNIT_BYTES:
+        raise ValueError(f"a size has one of the units {', '.join(UNIT_BYTES)}, as in 600MB")
+    return round(float(found[1]) * UNIT_BYTES[found[2]])
+
+
+def show_size(count: int) -> str:
+    """Return bytes in the form that parse_size reads: 600MB."""
+    unit = next(unit for unit in SHOWN_UNITS if count % UNIT_BYTES[unit] == 0)
+    return f"{count // UNIT_BYTES[unit]}{unit}" if count else "0"
 
 
 def delay_of(delay: float | timedelta) -> timedelta:

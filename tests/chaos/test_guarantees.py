@@ -76,7 +76,7 @@ shard = "eu"
 """
 ENVIRON = {
     "KIQ_SIZE_LIMITER_MODE": "compress",
-    "KIQ_SIZE_LIMITER_COMPRESSION_THRESHOLD_BYTES": str(MAX_PLAIN_BYTES),
+    "KIQ_SIZE_LIMITER_COMPRESSION_THRESHOLD": f"{MAX_PLAIN_BYTES}B",
     "KIQ_ENCRYPTION_KEYS": KEYS,
     "KIQ_LOG_JOBS": "full",
     "KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.5",
@@ -288,7 +288,7 @@ def test_all_guarantees_hold_together(stage: ChaosStage, eu: RedisServer, monkey
     dropping, deferring = strike(stage)
     config = Config(
         routing=parse_rules(RULES), shards=parse_shards({"eu": eu.url}), strict_routing=True, encryption_keys=KEYS,
-        size_limiter_mode="compress", size_limiter_compression_threshold_bytes=MAX_PLAIN_BYTES,
+        size_limiter_mode="compress", size_limiter_compression_threshold=MAX_PLAIN_BYTES,
     )  # fmt: skip
     monkeypatch.setenv("CHAOS_LEDGER", str(stage.ledger.path))
     cluster = stage.run_cluster("-C", str(configuration), "-c", str(THREADS), app="tests.apps.guarantees", **ENVIRON)

@@ -15,6 +15,7 @@ import pytest
 from kiqcluster.cli import command
 from kiqcluster.ctl import command as kiqctl
 from kiqcluster.process import config, config_sources
+from kiqcluster.process.durations import Bytes, show_size
 from tests.docs.test_docs import PAGES, blocks
 from tests.docs.test_paths import texts
 from tests.kit import ROOT
@@ -66,6 +67,8 @@ def row(setting: Field[Any]) -> str:
     """Return the row of a setting in docs/reference/settings.md."""
     default = ", ".join(setting.default) if isinstance(setting.default, tuple) else setting.default
     shown = "" if default in (None, "", False) else f"{default:g}" if isinstance(default, float) else str(default)
+    if shown and config.FIELD_TYPES[setting.name] == Bytes:
+        shown = show_size(setting.default)
     options = [each for each in command.params if each.name == setting.name and isinstance(each, click.Option)]
     others = [f"`{word}`" for each in options for word in each.opts if word.startswith("-")]
     others += ["`configure()`"] * setting.metadata["in_code"]

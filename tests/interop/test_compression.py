@@ -35,7 +35,7 @@ FAR_FUTURE = 4_000_000_000  # epoch seconds
 
 
 def push(stage, **item):
-    config = Config(size_limiter_mode="compress", size_limiter_compression_threshold_bytes=1_000, ruby_json="2.6")
+    config = Config(size_limiter_mode="compress", size_limiter_compression_threshold=1_000, ruby_json="2.6")
     return Client(stage.store, Setup(config=config)).push(item)
 
 

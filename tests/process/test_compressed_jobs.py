@@ -17,7 +17,7 @@ WORD = "x" * 3_000
 
 
 def push(stage: Stage, name: str, *arguments: Any, **keys: Any) -> None:
-    config = Config(size_limiter_mode="compress", size_limiter_compression_threshold_bytes=1_000)
+    config = Config(size_limiter_mode="compress", size_limiter_compression_threshold=1_000)
     Client(stage.store, Setup(config=config)).push({"class": name, "args": list(arguments), **keys})
 
 

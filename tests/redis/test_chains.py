@@ -433,7 +433,7 @@ class TestEnds:
         self, chain: Chain[..., str], worker: Worker, setup: Setup, store: Store
     ) -> None:
         worker.during = lambda _: "x" * 200_000
-        setup.configure(size_limiter_mode="compress", size_limiter_limit_bytes=100_000)
+        setup.configure(size_limiter={"mode": "compress", "limit": "100kB"})
         setup.config = None
         enqueued(chain, "a")
         worker.run()
@@ -441,7 +441,7 @@ class TestEnds:
         worker.run("images")
         assert [len(data) for data, _ in worker.ran] == [200_000]
 
-        setup.configure(size_limiter_mode="raise", size_limiter_limit_bytes=100_000)
+        setup.configure(size_limiter={"mode": "raise", "limit": "100kB"})
         store.call("DEL", "queue:low")
         enqueued(chain, "a")
         worker.run()

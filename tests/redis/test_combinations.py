@@ -80,7 +80,7 @@ def store(own_server: RedisServer) -> Iterator[Store]:
 @pytest.fixture
 def worker(store: Store, setup: Setup, registry: Registry) -> Worker:
     """A worker that compresses and encrypts; Redis knows all scripts that its jobs need."""
-    sizes = {"size_limiter_mode": "compress", "size_limiter_compression_threshold_bytes": 1_000}
+    sizes = {"size_limiter_mode": "compress", "size_limiter_compression_threshold": 1_000}
     setup.config = Config(**sizes, encryption_keys=f"1:{KEY}", log_jobs="full")
     worker = Worker(store, setup, registry)
     job(name="First", concurrency_limit=1, deduplicate="until_executing")(lambda: None).perform_async()

@@ -329,7 +329,7 @@ class TestBesideOtherGuarantees:
     def test_large_ones_are_encrypted_and_compressed(
         self, login: Any, store: Store, setup: Setup, registry: Registry, seen: list[Any]
     ) -> None:
-        compressing = {"size_limiter_mode": "compress", "size_limiter_compression_threshold_bytes": 1_000}
+        compressing = {"size_limiter_mode": "compress", "size_limiter_compression_threshold": 1_000}
         worker = Worker(setup, registry, **compressing)
         login.perform_async("ann" * 1_000, SECRET)
         raw = stored(store)

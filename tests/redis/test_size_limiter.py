@@ -28,8 +28,8 @@ from tests.stored_jobs import job as stored_job
 TEXT = "needle " + "x" * 3_000
 COMPRESS = {
     "size_limiter_mode": "compress",
-    "size_limiter_compression_threshold_bytes": 1_000,
-    "size_limiter_limit_bytes": 2_000,
+    "size_limiter_compression_threshold": 1_000,
+    "size_limiter_limit": 2_000,
 }
 
 

@@ -179,7 +179,7 @@ DECLARATION: Mapping[str, Entry] = {  # options of @shared_task and @app.task
     "throws": change("raise kiqcluster.RetryError for a failure that nobody is told of"),
     "priority": none(WEIGHTS),
     "compression": change(
-        f"set size_limiter_mode: the size limiter compresses large arguments ({page('guides/large_arguments')})"
+        f"set size_limiter.mode: the size limiter compresses large arguments ({page('guides/large_arguments')})"
     ),
     "routing_key": none(QUEUES),
     "exchange": none(QUEUES),
@@ -218,7 +218,7 @@ CALL: Mapping[str, Entry] = {  # options of apply_async and send_task
     "exchange": none(QUEUES),
     "delivery_mode": none("Redis keeps jobs as its persistence says"),
     "compression": none(
-        f"set size_limiter_mode: the size limiter compresses large arguments ({page('guides/large_arguments')})"
+        f"set size_limiter.mode: the size limiter compresses large arguments ({page('guides/large_arguments')})"
     ),
     "headers": none(f"add keys to the payload in a client middleware ({page('guides/middleware')})"),
     "shadow": none("a job has the name of its task"),

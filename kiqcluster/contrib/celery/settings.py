@@ -121,7 +121,7 @@ SETTINGS: Mapping[str, Entry] = {
     "task_default_delivery_mode": none("Redis keeps jobs as its persistence says"),
     "task_default_rate_limit": change("declare rate_limit with each task"),
     "task_annotations": none("declare the options with each task"),
-    "task_compression": change(f"set size_limiter_mode ({page('guides/large_arguments')})"),
+    "task_compression": change(f"set size_limiter.mode ({page('guides/large_arguments')})"),
     "task_protocol": change("remove it: payloads are Sidekiq's"),
     "task_publish_retry": change(ONE_WAY),
     "task_publish_retry_policy": change(ONE_WAY),

@@ -52,8 +52,8 @@ class SizeLimiter:
 
 def _looks_at(config: Config, size: int) -> bool:
     """Return whether a payload of so many bytes may be concerned."""
-    limit = config.size_limiter_limit_bytes
-    threshold = config.size_limiter_compression_threshold_bytes
+    limit = config.size_limiter_limit
+    threshold = config.size_limiter_compression_threshold
     return (0 < limit < size) or (config.size_limiter_mode == "compress" and size >= threshold)
 
 
@@ -70,7 +70,7 @@ def limited(setup: Setup, name: str, encoded: bytes, definition: Definition | No
     size, is_lenient = len(arguments), config.size_limiter_mode == "track"
     if config.size_limiter_mode == "compress":
         encoded, size = _compressed(encoded, arguments, fields, config)
-    limit = config.size_limiter_limit_bytes
+    limit = config.size_limiter_limit
     if not limit or size <= limit or (definition is not None and definition.local.get("big_payload", False)):
         return encoded
     error = ExceedLimitError(name if definition is None else definition.name, size, limit)
@@ -83,7 +83,7 @@ def limited(setup: Setup, name: str, encoded: bytes, definition: Definition | No
 def _compressed(encoded: bytes, arguments: bytes, fields: Mapping[str, Any], config: Config) -> tuple[bytes, int]:
     """Return the payload, compressed if that is due and saves anything, and the bytes of its arguments."""
     size = len(arguments)
-    if size < config.size_limiter_compression_threshold_bytes or not can_be_unpacked(arguments):
+    if size < config.size_limiter_compression_threshold or not can_be_unpacked(arguments):
         return encoded, size
     if not may_be_compressed({key: ruby_json.decode(bytes(value)) for key, value in fields.items() if key != "args"}):
         return encoded, size

@@ -12,8 +12,9 @@ from kiqcluster.application.options import OPTIONS, check_options
 from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.client.cron_jobs import resolved
 from kiqcluster.client.router import rules_of
-from kiqcluster.process.config import Config, settings
+from kiqcluster.process.config import FIELD_TYPES, Config, settings
 from kiqcluster.process.config_sources import load, with_configured
+from kiqcluster.process.durations import Bytes, show_size
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.cron_entries import parse_entries
 from kiqcluster.sidekiq.routing import parse_rules
@@ -71,12 +72,18 @@ SETTING_VALUES: dict[str, Any] = {  # setting of configure() → a value that is
     "strict_args": "warn",
     "ruby_json": "2.6",
     "size_limiter_mode": "raise",
-    "size_limiter_compression_threshold_bytes": 7_000,
-    "size_limiter_limit_bytes": 7_000,
+    "size_limiter_compression_threshold": "7kB",
+    "size_limiter_limit": "7kB",
     "routing": [["*", "other"]],
     "encryption_keys": "1:" + "A" * 43 + "=",
     "strict_routing": True,
 }
+
+
+def default_of(name: str) -> Any:
+    """Return the default of a setting as a source gives it."""
+    value = getattr(Config, name)
+    return show_size(value) if FIELD_TYPES[name] == Bytes else value
 
 
 def declare(base: type[Job] = Job, **options: Any) -> type[Job]:
@@ -194,7 +201,7 @@ class TestSettings:
     @pytest.mark.parametrize("name", [each.name for each in settings()])
     def test_one_that_is_given_its_default_is_declared(self, name: str) -> None:
         assert not self.loaded().is_declared(name)
-        default = {} if name == "shards" else getattr(Config, name)
+        default = {} if name == "shards" else default_of(name)
 
         assert default is None or self.loaded(flags={name: default}).is_declared(name)
 
@@ -203,12 +210,12 @@ class TestSettings:
 
     @pytest.mark.parametrize("name", SETTING_VALUES)
     def test_the_default_of_a_closer_source_hides_what_configure_says(self, name: str) -> None:
-        default, said = getattr(Config, name), {name: SETTING_VALUES[name]}
+        default, said, given = getattr(Config, name), {name: SETTING_VALUES[name]}, {name: default_of(name)}
 
         assert getattr(self.loaded(configured=said), name) != default
-        assert getattr(self.loaded(configured=said, flags={name: default}), name) == default
+        assert getattr(self.loaded(configured=said, flags=given), name) == default
         assert getattr(with_configured(self.loaded(), said), name) != default
-        assert getattr(with_configured(self.loaded(flags={name: default}), said), name) == default
+        assert getattr(with_configured(self.loaded(flags=given), said), name) == default
 
     def test_no_rules_are_rules_as_well(self, setup: Setup) -> None:
         setup.settings["routing"] = [["*", "of_the_code"]]

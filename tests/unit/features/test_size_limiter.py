@@ -55,8 +55,8 @@ def use(setup: Setup) -> Callable[..., None]:
     def use(mode: str, limit: int = LIMIT) -> None:
         setup.config = Config(
             size_limiter_mode=mode,
-            size_limiter_compression_threshold_bytes=THRESHOLD,
-            size_limiter_limit_bytes=limit,
+            size_limiter_compression_threshold=THRESHOLD,
+            size_limiter_limit=limit,
         )
 
     return use

@@ -1,4 +1,4 @@
-"""Durations: what people write, and what they are shown."""
+"""Durations and sizes: what people write, and what they are shown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiqcluster.process.durations import MAX_DURATION_SECONDS, parse_duration, show_duration
+from kiqcluster.process.durations import MAX_DURATION_SECONDS, parse_duration, parse_size, show_duration, show_size
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,33 @@ def test_what_is_shown_is_a_duration_no_longer_than_it_was(seconds: int) -> None
 
     assert shown <= seconds
     assert shown >= seconds * 0.9
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("600MB", 600_000_000),
+        ("600 MB", 600_000_000),
+        ("1.5GB", 1_500_000_000),
+        ("100kB", 100_000),
+        ("512MiB", 536_870_912),
+        ("2000B", 2_000),
+        ("0", 0),
+        (0, 0),
+    ],
+)
+def test_a_size_is_a_number_with_a_unit(text: object, count: int) -> None:
+    assert parse_size(text) == count
+
+
+@pytest.mark.parametrize(
+    "text", ["600", 600, 600.0, True, False, None, "", "MB", "-5MB", "5 mb", "5Mi", "1e3MB", "5MBs"]
+)
+def test_anything_else_is_refused_with_the_units(text: object) -> None:
+    with pytest.raises(ValueError, match="units B, kB, MB, GB"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("text", ["0", "600MB", "1500MB", "5MB", "100kB", "1234B", "512MiB", "2GB", "1GiB"])
+def test_what_is_shown_is_read_again(text: str) -> None:
+    assert show_size(parse_size(text)) == text

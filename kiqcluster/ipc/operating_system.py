@@ -3,7 +3,7 @@
 die_with_parent, name_process     prctl; elsewhere nothing: the end of the socketpair tells a child that its parent died
 count_threads                     /proc/self/task, with those that are not Python's; elsewhere Python's only
 resident_bytes                    /proc/<pid>/statm; elsewhere None, and the series is absent
-proportional_bytes                /proc/self/smaps_rollup; elsewhere None, and max_rss has the resident size to go by
+proportional_bytes                /proc/self/smaps_rollup; elsewhere None, and the resident size is compared
 created, boot_id, pid_namespace   what tells one process from every other; elsewhere by psutil, and no namespace
 
 Others that ask for the platform, each for one thing that is theirs: `forks` (madvise), `thread_stacks` (memfd),

@@ -191,11 +191,18 @@ class Config:
     )
     fail_fast: bool = setting(False, "end the cluster, with exit code 8, when any worker dies")
     quiet_lease: float = setting(3_600.0, "seconds after which a quiet ends by itself; 0 = never", metavar="SECONDS")
-    max_jobs: int = setting(0, "jobs after which a worker process is replaced; 0 = never", metavar="N")
-    max_rss: int = setting(
-        0, "MB of memory beyond which a worker process is replaced when it stays there; 0 = never", metavar="MB"
+    recycle_jobs: int = setting(
+        0, "jobs after which a worker process is replaced; 0 = never", table="recycle", flag=False
     )
-    max_rss_hard: int = setting(0, "MB beyond which it is replaced at once; 0 = never", flag=False)
+    recycle_memory: Annotated[int, UNIT] = setting(
+        0,
+        "memory beyond which a worker process is replaced when it stays there; 0 = never",
+        table="recycle",
+        flag=False,
+    )
+    recycle_memory_hard: Annotated[int, UNIT] = setting(
+        0, "memory beyond which it is replaced at once; 0 = never", table="recycle", flag=False
+    )
     min_serving: int | None = setting(
         None, "workers that go on while others are replaced; default: all but one", flag=False
     )

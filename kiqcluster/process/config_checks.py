@@ -56,7 +56,7 @@ def _numbers(config: Config) -> tuple[tuple[bool, str], ...]:
         (config.recover_after > 0, "recover_after must be more than 0 seconds"),
         (config.respawn_burst >= 1, "respawn_burst must be at least 1"),
         (config.quiet_lease >= 0, "quiet_lease cannot be negative; 0 = no end"),
-        (min(config.max_jobs, config.max_rss, config.max_rss_hard) >= 0, "max_jobs and max_rss cannot be negative"),
+        (config.recycle_jobs >= 0, "recycle.jobs cannot be negative"),
         (config.ready_quorum is None or config.ready_quorum >= 1, "ready_quorum must be at least 1"),
         (config.min_serving is None or config.min_serving >= 0, "min_serving cannot be negative"),
         (config.max_retries >= 0, "max_retries cannot be negative"),
@@ -95,8 +95,9 @@ def _combinations(config: Config) -> tuple[tuple[bool, str], ...]:
             "raise TimeoutStopSec or terminationGracePeriodSeconds, or lower --timeout",
         ),
         (
-            not (config.max_rss and config.max_rss_hard) or config.max_rss_hard >= config.max_rss,
-            "max_rss_hard must not be below max_rss",
+            not (config.recycle_memory and config.recycle_memory_hard)
+            or config.recycle_memory_hard >= config.recycle_memory,
+            "recycle.memory_hard must not be below recycle.memory",
         ),
         (
             not (config.preload and config.watch),

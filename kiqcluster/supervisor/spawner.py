@@ -28,7 +28,7 @@ from kiqcluster.supervisor.release_paths import Start
 
 __all__ = ["SpawnSpec", "Spawner"]
 
-JOB_LIMIT_JITTER = 0.1  # max_jobs differs by this share, so that processes of one age are not replaced together
+JOB_LIMIT_JITTER = 0.1  # recycle.jobs differs by this share, so that processes of one age are not replaced together
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Spawner:
         )
 
     def _job_limit(self, config: Config) -> float:
-        return config.max_jobs * (1 + JOB_LIMIT_JITTER * self._rng.random()) if config.max_jobs else inf
+        return config.recycle_jobs * (1 + JOB_LIMIT_JITTER * self._rng.random()) if config.recycle_jobs else inf
 
     def _report_start(self, slot: Slot, pid: int, start: Start) -> None:
         self._events.emit("child_started", slot=slot.number, child=pid, release=start.release)

@@ -19,7 +19,7 @@ class MemoryProbe:
     """Measures the memory, where the configuration limits it."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
-        self._is_limited = bool(config.max_rss or config.max_rss_hard)
+        self._is_limited = bool(config.recycle_memory or config.recycle_memory_hard)
         self._clock = clock
         self._check_at = 0.0
         self._latest: int | None = None

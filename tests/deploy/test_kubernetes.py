@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from kiqcluster.ctl.fleet import steer
 from kiqcluster.process.config import STOP_GRACE_SECONDS, Config
 from kiqcluster.process.config_sources import load
-from kiqcluster.process.durations import parse_duration
+from kiqcluster.process.durations import parse_duration, parse_size
 from tests.deploy.stage import need
 from tests.kit import ROOT, Cluster, http_get, wait_until
 from tests.stage import Stage
@@ -184,11 +184,11 @@ class TestDeadlines:
         assert pre_stop_option("timeout") < pre_stop_option("lease") <= 600
 
     def test_a_worker_is_replaced_before_the_kernel_kills_the_container(self) -> None:
-        per_worker = int(environ("shop-worker")["KIQ_MAX_RSS"])
+        per_worker = parse_size(environ("shop-worker")["KIQ_RECYCLE_MEMORY"])
         limit = container("shop-worker")["resources"]["limits"]["memory"]
 
         assert limit == "1Gi"
-        assert per_worker * len(container("shop-worker")["args"]) < 1_000
+        assert per_worker * len(container("shop-worker")["args"]) < 1_000_000_000
 
     def test_a_boot_may_take_as_long_as_kiqcluster_lets_it(self) -> None:
         probe = container("shop-worker")["startupProbe"]

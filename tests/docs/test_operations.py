@@ -15,6 +15,7 @@ import pytest
 
 import kiqcluster
 from kiqcluster.process import config_sources
+from kiqcluster.process.config import key_of, settings
 from kiqcluster.process.logs import wording
 from kiqcluster.supervisor import signals
 from kiqcluster.supervisor.cluster import reload
@@ -125,8 +126,8 @@ def test_the_settings_that_the_page_shows_are_accepted(tmp_path: Path) -> None:
 
     loaded, origins = config_sources.load({}, file=str(file), environ={})
 
-    assert origins["max_jobs"] == f"file ({file})"
-    assert (loaded.max_rss, loaded.max_rss_hard) == (800, 1_500)
+    assert origins["recycle_jobs"] == f"file ({file})"
+    assert (loaded.recycle_memory, loaded.recycle_memory_hard) == (800_000_000, 1_500_000_000)
 
 
 def first_column(text: str) -> set[str]:
@@ -157,8 +158,9 @@ def test_what_a_reload_heeds_at_once_and_what_it_cannot_is_in_the_list() -> None
     (at_once,) = re.findall(r"^- at once: (.*?);\n- ", text, re.MULTILINE | re.DOTALL)
     (fixed,) = re.findall(r"^- with a new supervisor only: (.*?);\n- ", text, re.MULTILINE | re.DOTALL)
 
-    assert set(re.findall(r"`(\w+)`", at_once)) == reload.APPLIED_BY_RELOAD
-    assert set(re.findall(r"`(\w+)`", fixed)) == reload.FIXED_AT_START
+    keys = {each.name: key_of(each) for each in settings()}
+    assert set(re.findall(r"`([\w.]+)`", at_once)) == {keys[name] for name in reload.APPLIED_BY_RELOAD}
+    assert set(re.findall(r"`([\w.]+)`", fixed)) == {keys[name] for name in reload.FIXED_AT_START}
 
 
 def test_every_event_of_the_log_is_in_the_table() -> None:

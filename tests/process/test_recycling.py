@@ -33,11 +33,11 @@ HUNGRY = """
 """
 
 
-# max_jobs
+# recycle.jobs
 
 
 def test_a_process_is_replaced_after_max_jobs_and_every_job_runs_once(stage: Stage) -> None:
-    cluster = stage.run_cluster("default", "other", "-c", "2", "--max-jobs", "20")
+    cluster = stage.run_cluster("default", "other", "-c", "2", "--set", "recycle.jobs=20")
     first = cluster.wait_ready(2)
 
     with Capacity(cluster) as capacity:
@@ -58,7 +58,7 @@ def test_a_process_is_replaced_after_max_jobs_and_every_job_runs_once(stage: Sta
 
 
 def test_what_runs_in_a_process_that_is_recycled_ends_there(stage: Stage) -> None:
-    cluster = stage.run_cluster("default", "-c", "2", "--max-jobs", "5")
+    cluster = stage.run_cluster("default", "-c", "2", "--set", "recycle.jobs=5")
     first = cluster.wait_ready()[0]
     stage.push("stubborn", "a")
     stage.push_many("record", [[str(number)] for number in range(10)])
@@ -72,7 +72,7 @@ def test_what_runs_in_a_process_that_is_recycled_ends_there(stage: Stage) -> Non
 
 
 def test_a_process_goes_on_when_the_one_that_should_replace_it_does_not_boot(stage: Stage, releases: Releases) -> None:
-    cluster = releases.run(stage, "default", "-c", "1", "--max-jobs", "5")
+    cluster = releases.run(stage, "default", "-c", "1", "--set", "recycle.jobs=5")
     first = cluster.wait_ready()[0]
     releases.deploy("1", "assert 'KIQ_SLOT' not in os.environ")  # in place: another release would wait for a roll
     stage.push_many("record", [[str(number)] for number in range(10)])
@@ -86,7 +86,7 @@ def test_a_process_goes_on_when_the_one_that_should_replace_it_does_not_boot(sta
     assert len(cluster.seen("child_started")) == 2  # it is not tried again at once
 
 
-# max_rss
+# recycle.memory
 
 
 GROWS = """
@@ -110,7 +110,7 @@ def test_a_process_beyond_the_hard_limit_is_replaced_at_once_and_its_job_runs_ag
 ) -> None:
     releases.deploy("1", GROWS)
     stage.push("stubborn", "a")
-    cluster = releases.run(stage, "default", "-c", "1", KIQ_MAX_RSS_HARD="150", GROW=str(tmp_path / "grow"))
+    cluster = releases.run(stage, "default", "-c", "1", KIQ_RECYCLE_MEMORY_HARD="150MB", GROW=str(tmp_path / "grow"))
     first = cluster.wait_ready()[0]
     stage.wait_noted("began a")
     (tmp_path / "grow").touch()
@@ -128,12 +128,12 @@ def test_a_process_beyond_the_hard_limit_is_replaced_at_once_and_its_job_runs_ag
     assert cluster.slots()[0]["last_death"] is None
 
 
-@pytest.mark.parametrize("limit", ["KIQ_MAX_RSS", "KIQ_MAX_RSS_HARD"])
+@pytest.mark.parametrize("limit", ["KIQ_RECYCLE_MEMORY", "KIQ_RECYCLE_MEMORY_HARD"])
 def test_a_limit_that_is_too_low_for_any_worker_replaces_none(stage: Stage, limit: str) -> None:
-    cluster = stage.run_cluster("default", "-c", "1", **{limit: "1"})
+    cluster = stage.run_cluster("default", "-c", "1", **{limit: "1MB"})
     first = cluster.wait_ready()[0]
 
-    assert "max_rss" in cluster.wait_for("setting_doubtful")["problem"]
+    assert "recycle.memory" in cluster.wait_for("setting_doubtful")["problem"]
 
     stage.push("record", "a")
     stage.wait_noted("ran a")
@@ -142,7 +142,9 @@ def test_a_limit_that_is_too_low_for_any_worker_replaces_none(stage: Stage, limi
 
 @pytest.mark.full
 def test_a_process_that_stays_beyond_the_soft_limit_is_replaced_and_its_job_ends_first(stage: Stage) -> None:
-    cluster = stage.run_cluster("default", "-c", "2", "--max-rss", "150", app=stage.write_application(HUNGRY))
+    cluster = stage.run_cluster(
+        "default", "-c", "2", "--set", "recycle.memory=150MB", app=stage.write_application(HUNGRY)
+    )
     first = cluster.wait_ready()[0]
     stage.push("eat", "a", 200)
 
@@ -162,7 +164,7 @@ def test_a_process_that_stays_beyond_the_soft_limit_is_replaced_and_its_job_ends
 def test_two_processes_beyond_the_hard_limit_do_not_go_together(stage: Stage) -> None:
     """The floor is all but one: where the other is not there, the one that outgrew serves until it is replaced."""
     cluster = stage.run_cluster(
-        "default", "other", "-c", "1", app=stage.write_application(HUNGRY), KIQ_MAX_RSS_HARD="150"
+        "default", "other", "-c", "1", app=stage.write_application(HUNGRY), KIQ_RECYCLE_MEMORY_HARD="150MB"
     )
     first = cluster.wait_ready(2)
 

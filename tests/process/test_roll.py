@@ -272,7 +272,7 @@ def test_a_successor_that_is_given_up_once_it_runs_jobs_finishes_them(stage: Sta
 
 
 def test_a_roll_takes_over_from_a_recycling(stage: Stage, releases: Releases) -> None:
-    cluster = releases.run(stage, "default", "-c", "1", "--max-jobs", "5")
+    cluster = releases.run(stage, "default", "-c", "1", "--set", "recycle.jobs=5")
     first = cluster.wait_ready()[0]
     releases.deploy("2", "while 'KIQ_SLOT' in os.environ and not pathlib.Path('../../go').exists(): time.sleep(0.01)")
     stage.push_many("record", [[str(number)] for number in range(10)])

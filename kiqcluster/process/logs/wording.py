@@ -221,7 +221,7 @@ WORDING: dict[str, tuple[int, str]] = {
         "rolling restart {id} gives way to another one, {by}, after {done} of {slots} slots",
     ),
     "child_replaced": (logging.INFO, "slot {slot}: pid {child} takes over ({reason})"),
-    "child_outgrown": (logging.WARNING, "slot {slot}: pid {child} uses {size:.0f} MB, more than {limit}"),
+    "child_outgrown": (logging.WARNING, "slot {slot}: pid {child} uses {size}, more than {limit}"),
     "recycle_failed": (logging.ERROR, "slot {slot}: not replaced ({reason}), the new process failed: {error}"),
     "reloaded": (
         logging.INFO,

@@ -156,7 +156,7 @@ def setting_warnings(config: Config, slots: int) -> list[str]:
         found.append(f"ready_quorum is {config.ready_quorum}, of slots there are {slots}: all of them have to be ready")
     if config.min_serving is not None and config.min_serving > slots:
         found.append(
-            f"min_serving is {config.min_serving}, of slots there are {slots}: no worker beyond max_rss_hard is "
+            f"min_serving is {config.min_serving}, of slots there are {slots}: no worker beyond recycle.memory_hard is "
             "stopped before another one serves in its place"
         )
     return found

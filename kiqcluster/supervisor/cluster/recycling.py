@@ -1,9 +1,9 @@
 """Recycling: which workers have run enough jobs or use too much memory, and are to be replaced.
 
 Runs in: the supervisor's loop, at each turn.
-1. max_jobs       the slot gets a replacement, as in a rolling restart
-2. max_rss        the same, once a worker was above the limit at MAX_MEMORY_STRIKES checks in a row
-3. max_rss_hard   the worker is asked to stop at once, if enough others serve; otherwise it is replaced
+1. jobs           the slot gets a replacement, as in a rolling restart
+2. memory         the same, once a worker was above the limit at MAX_MEMORY_STRIKES checks in a row
+3. memory_hard    the worker is asked to stop at once, if enough others serve; otherwise it is replaced
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from math import inf
 from kiqcluster.control.slot_state import SlotState
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.config import Config
+from kiqcluster.process.durations import show_size
 from kiqcluster.process.events import Events
 from kiqcluster.supervisor.cluster.child import Child
 from kiqcluster.supervisor.cluster.slots import Slot
@@ -21,9 +22,8 @@ from kiqcluster.supervisor.cluster.state import ClusterState
 
 __all__ = ["MAX_MEMORY_STRIKES", "MEMORY_CHECK_SECONDS", "Recycling"]
 
-MAX_MEMORY_STRIKES = 3  # checks in a row above max_rss
+MAX_MEMORY_STRIKES = 3  # checks in a row above recycle.memory
 MEMORY_CHECK_SECONDS = 5.0  # between two checks of one worker
-MEGABYTE = 1_000_000
 
 
 class Recycling:
@@ -62,28 +62,33 @@ class Recycling:
 
     def _check_memory(self, slot: Slot, child: Child) -> None:
         config = self._config()
-        if not config.max_rss and not config.max_rss_hard:
+        if not config.recycle_memory and not config.recycle_memory_hard:
             return
-        size = child.beat.unshared_bytes() / MEGABYTE
-        soft = self._usable_limit("max_rss", config.max_rss, child)
-        hard = self._usable_limit("max_rss_hard", config.max_rss_hard, child)
+        size = child.beat.unshared_bytes()
+        soft = self._usable_limit("recycle.memory", config.recycle_memory, child)
+        hard = self._usable_limit("recycle.memory_hard", config.recycle_memory_hard, child)
         slot.memory_strikes = slot.memory_strikes + 1 if size > soft else 0
         if size > hard and self._may_lose_one(config):
-            self._events.emit("child_outgrown", slot=slot.number, child=child.pid, size=size, limit=config.max_rss_hard)
+            self._emit_outgrown(slot, child, size, hard)
             self._stop(child, 0.0, "max_rss")
             return
         if (slot.memory_strikes >= MAX_MEMORY_STRIKES or size > hard) and self._replace(slot, "max_rss"):
-            self._events.emit("child_outgrown", slot=slot.number, child=child.pid, size=size, limit=min(soft, hard))
+            self._emit_outgrown(slot, child, size, min(soft, hard))
 
-    def _usable_limit(self, name: str, limit: float, child: Child) -> float:
-        """Return a limit in MB; inf if the child was above it before its first job: its replacement would be, too."""
-        size = child.boot_memory / MEGABYTE
+    def _emit_outgrown(self, slot: Slot, child: Child, size: int, limit: float) -> None:
+        shown = {"size": show_size(round(size, -6)), "limit": show_size(round(limit))}
+        self._events.emit("child_outgrown", slot=slot.number, child=child.pid, **shown)
+
+    def _usable_limit(self, name: str, limit: int, child: Child) -> float:
+        """Return a limit in bytes; inf if the child was above it at its start: its replacement would be, too."""
+        size = child.boot_memory
         if not limit or size <= limit:
             return limit or inf
         if (name, limit) not in self._warned:
             self._warned.add((name, limit))
             problem = (
-                f"{name} is {limit} MB, and workers have {size:.0f} MB when they start: they are not replaced for it"
+                f"{name} is {show_size(limit)}, and workers have {show_size(round(size, -6))} when they start: "
+                "they are not replaced for it"
             )
             self._events.emit("setting_doubtful", problem=f"{problem}; raise it, or leave it out")
         return inf

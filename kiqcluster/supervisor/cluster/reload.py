@@ -28,7 +28,7 @@ FIXED_AT_START = frozenset(
 APPLIED_BY_RELOAD = frozenset(
     {
         "groups", "queues", "timeout", "boot_timeout", "bake_time", "silence_timeout", "respawn_burst", "fail_fast",
-        "quiet_lease", "max_jobs", "max_rss", "max_rss_hard", "min_serving", "ready_quorum", "drain",
+        "quiet_lease", "recycle_jobs", "recycle_memory", "recycle_memory_hard", "min_serving", "ready_quorum", "drain",
         "queue_selector", "shard",
         "concurrency", "min_concurrency", "max_concurrency",  # other threads: another process
     }

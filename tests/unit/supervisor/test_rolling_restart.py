@@ -415,8 +415,8 @@ class TestMaxJobs:
         assert [slot.restarts["rolling"] for slot in stage.state.slots] == [1, 1, 1]
 
 
-ONE_MEGABYTE = 1
-PLENTY = 1_000_000
+ONE_MEGABYTE = 1_000_000
+PLENTY = 1_000_000_000
 
 
 class TestMemory:
@@ -435,7 +435,7 @@ class TestMemory:
             stage.clock.time += MEMORY_CHECK_SECONDS
 
     def test_beyond_the_soft_limit_it_is_replaced_after_so_many_looks_in_a_row(self, stage: Stage) -> None:
-        self.look(stage, MAX_MEMORY_STRIKES - 1, max_rss=ONE_MEGABYTE)
+        self.look(stage, MAX_MEMORY_STRIKES - 1, recycle_memory=ONE_MEGABYTE)
         assert stage.begun == []
 
         self.look(stage)
@@ -447,9 +447,9 @@ class TestMemory:
         assert stage.begun == [0, 1]
 
     def test_one_look_below_it_begins_the_count_anew(self, stage: Stage) -> None:
-        self.look(stage, MAX_MEMORY_STRIKES - 1, max_rss=ONE_MEGABYTE)
-        self.look(stage, 1, max_rss=PLENTY)
-        self.look(stage, MAX_MEMORY_STRIKES - 1, max_rss=ONE_MEGABYTE)
+        self.look(stage, MAX_MEMORY_STRIKES - 1, recycle_memory=ONE_MEGABYTE)
+        self.look(stage, 1, recycle_memory=PLENTY)
+        self.look(stage, MAX_MEMORY_STRIKES - 1, recycle_memory=ONE_MEGABYTE)
 
         assert stage.begun == []
 
@@ -458,17 +458,17 @@ class TestMemory:
             assert slot.child is not None
             slot.child.boot_memory = 3_000_000
 
-        self.look(stage, MAX_MEMORY_STRIKES * 2, max_rss=ONE_MEGABYTE)
+        self.look(stage, MAX_MEMORY_STRIKES * 2, recycle_memory=ONE_MEGABYTE)
 
         assert stage.begun == []
         assert stage.happened == ["setting_doubtful"]
-        self.look(stage, MAX_MEMORY_STRIKES, max_rss=PLENTY)
+        self.look(stage, MAX_MEMORY_STRIKES, recycle_memory=PLENTY)
         assert stage.happened == ["setting_doubtful"]
 
     def test_one_that_has_not_told_yet_what_it_uses_is_looked_at_as_soon_as_it_has(self, stage: Stage) -> None:
         slot = stage.state.slots[0]
         assert slot.child is not None
-        stage.processes.config = replace(stage.processes.config, max_rss_hard=ONE_MEGABYTE)
+        stage.processes.config = replace(stage.processes.config, recycle_memory_hard=ONE_MEGABYTE)
         slot.memory_check_at = 0.0
         stage.restart.turn()
         assert stage.processes.asked_to_stop == []
@@ -479,7 +479,7 @@ class TestMemory:
         assert stage.processes.asked_to_stop == [(0, 0.0, "max_rss")]
 
     def test_looks_are_some_seconds_apart(self, stage: Stage) -> None:
-        self.look(stage, max_rss=ONE_MEGABYTE)
+        self.look(stage, recycle_memory=ONE_MEGABYTE)
         stage.clock.time -= 1
         for _ in range(20):
             stage.restart.turn()
@@ -488,19 +488,19 @@ class TestMemory:
 
     def test_beyond_the_hard_limit_one_is_sent_away_at_once_and_the_others_are_succeeded(self, stage: Stage) -> None:
         """The floor is all but one."""
-        self.look(stage, max_rss_hard=ONE_MEGABYTE)
+        self.look(stage, recycle_memory_hard=ONE_MEGABYTE)
 
         assert stage.processes.asked_to_stop == [(0, 0.0, "max_rss")]
         assert stage.begun == [1]
 
     @pytest.mark.parametrize(("floor", "sent_away"), [(0, [0, 1, 2]), (1, [0, 1]), (2, [0]), (3, [])])
     def test_as_many_serve_as_min_serving_says(self, stage: Stage, floor: int, sent_away: list[int]) -> None:
-        self.look(stage, max_rss_hard=ONE_MEGABYTE, min_serving=floor)
+        self.look(stage, recycle_memory_hard=ONE_MEGABYTE, min_serving=floor)
 
         assert [slot for slot, _, _ in stage.processes.asked_to_stop] == sent_away
 
     def test_below_the_limits_nothing_happens(self, stage: Stage) -> None:
-        self.look(stage, MAX_MEMORY_STRIKES, max_rss=PLENTY, max_rss_hard=PLENTY)
+        self.look(stage, MAX_MEMORY_STRIKES, recycle_memory=PLENTY, recycle_memory_hard=PLENTY)
 
         assert stage.begun == []
         assert stage.processes.asked_to_stop == []
@@ -512,7 +512,7 @@ class TestMemory:
 
     def test_a_replacement_that_failed_is_tried_again_later(self, stage: Stage) -> None:
         del stage.state.slots[1:]
-        self.look(stage, MAX_MEMORY_STRIKES, max_rss=ONE_MEGABYTE)
+        self.look(stage, MAX_MEMORY_STRIKES, recycle_memory=ONE_MEGABYTE)
         stage.fail(0)
 
         self.look(stage, MAX_MEMORY_STRIKES)

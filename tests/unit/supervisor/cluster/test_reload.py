@@ -154,7 +154,7 @@ class TestSettings:
         assert pending_settings(Config(), Config(max_retries=3, require=("app",))) == ([], ["require", "max_retries"])
 
     def test_what_the_supervisor_goes_by_waits_for_nothing(self) -> None:
-        assert pending_settings(Config(), Config(timeout=5.0, max_jobs=10, quiet_lease=1.0)) == ([], [])
+        assert pending_settings(Config(), Config(timeout=5.0, recycle_jobs=10, quiet_lease=1.0)) == ([], [])
 
     def test_what_nobody_has_reloaded_waits_for_that_whatever_it_is(self) -> None:
         new = Config(timeout=5.0, max_retries=3, redis="redis://elsewhere")

@@ -122,6 +122,8 @@ ROWS: tuple[tuple[Place, str, str, str, str, str], ...] = (
     ("setting", "former", "recycle.memory", "recycle.memory, with a unit: 600MB", "guides/recycle", "max_rss"),
     ("setting", "former", "recycle.memory_hard", "recycle.memory_hard, with a unit: 600MB", "guides/recycle",
      "max_rss_hard"),
+    ("setting", "former", "roll.bake_time", "", "concepts/roll", "bake_time"),
+    ("setting", "former", "roll.min_serving", "", "guides/recycle", "min_serving"),
     # flags of kiqcluster
     ("flag", "former", "--set", "--set recycle.jobs=N", "guides/recycle", "--max-jobs"),
     ("flag", "former", "--set", "--set recycle.memory=600MB", "guides/recycle", "--max-rss"),

@@ -90,7 +90,7 @@ class JobsMiscounted(AssertionError):
 
 COUNTER = re.compile(r"^(kiqcluster_\w+_(?:total|bucket|count)(?:\{.*\})?) (\S+)", re.MULTILINE)  # of a page of metrics
 # Rolls do not bake, and what is due runs within a second; a test of either says otherwise.
-SOON = {"KIQ_BAKE_TIME": "0", "KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.5"}
+SOON = {"KIQ_ROLL_BAKE_TIME": "0", "KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.5"}
 
 
 class Cluster(testing.Cluster):

@@ -203,8 +203,8 @@ class Config:
     recycle_memory_hard: Annotated[int, UNIT] = setting(
         0, "memory beyond which it is replaced at once; 0 = never", table="recycle", flag=False
     )
-    min_serving: int | None = setting(
-        None, "workers that go on while others are replaced; default: all but one", flag=False
+    roll_min_serving: int | None = setting(
+        None, "workers that go on while others are replaced; default: all but one", table="roll", flag=False
     )
     ready_quorum: int | None = setting(
         None, "workers that must be ready for the cluster to be; default: all", flag=False
@@ -237,8 +237,11 @@ class Config:
         in_code=True,
     )
     boot_timeout: float = setting(60.0, "seconds that a child may take to become ready", flag=False)
-    bake_time: float = setting(
-        5.0, "seconds that a worker of a roll must have lived before the next slot's turn; 0 = none", flag=False
+    roll_bake_time: float = setting(
+        5.0,
+        "seconds that a worker of a roll must have lived before the next slot's turn; 0 = none",
+        table="roll",
+        flag=False,
     )
     silence_timeout: float = setting(
         45.0, "seconds without progress after which a child is replaced; 0 = never", flag=False

@@ -37,7 +37,7 @@ def folder() -> Iterator[Path]:
 
 def desk(folder: Path, replaced: dict[str, str], **environ: str) -> Desk:
     passed_on = {name: value for name, value in os.environ.items() if name in PASSED_ON or name.startswith("PIP_")}
-    ours = {"KIQ_LOG_FORMAT": "pretty", "KIQ_BAKE_TIME": "0", "PYTHONUNBUFFERED": "1"}
+    ours = {"KIQ_LOG_FORMAT": "pretty", "KIQ_ROLL_BAKE_TIME": "0", "PYTHONUNBUFFERED": "1"}
     return Desk(folder, {**passed_on, **ours, **environ}, {"~/books": f"{folder}/books", **replaced})
 
 

@@ -129,12 +129,12 @@ def test_a_startup_handler_that_fails_in_every_child_is_exit_3(stage: Stage) -> 
 
 
 def test_numbers_of_slots_that_there_are_not_are_said_to_be_odd(stage: Stage) -> None:
-    cluster = stage.run_cluster("default", KIQ_READY_QUORUM="5", KIQ_MIN_SERVING="9")
+    cluster = stage.run_cluster("default", KIQ_READY_QUORUM="5", KIQ_ROLL_MIN_SERVING="9")
     cluster.wait_ready()
 
     problems = [each["problem"].split()[0] for each in cluster.seen("setting_doubtful")]
 
-    assert problems == ["ready_quorum", "min_serving"]
+    assert problems == ["ready_quorum", "roll.min_serving"]
     wait_until(lambda: cluster.readiness()[0] == 200, "the cluster to be ready all the same")
 
 

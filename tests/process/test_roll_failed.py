@@ -171,7 +171,7 @@ def test_a_roll_that_fails_half_way_leaves_what_it_has_replaced(stage: Stage, re
 def test_a_release_whose_workers_die_in_their_bake_time_takes_one_slot_and_that_goes_back(
     stage: Stage, releases: Releases
 ) -> None:
-    cluster = releases.run(stage, "default", "other", "-c", "1", KIQ_BAKE_TIME="60")
+    cluster = releases.run(stage, "default", "other", "-c", "1", KIQ_ROLL_BAKE_TIME="60")
     pids = cluster.wait_ready(2)
     releases.deploy("2", "@on('ready')\ndef die_later(): threading.Timer(1.5, os._exit, [1]).start()")
 

@@ -192,7 +192,13 @@ class TestCluster:
     def test_a_roll_evaluates_again_by_the_new_release(self, stage: Stage, releases: Releases) -> None:
         releases.deploy("1", f"{MAIL}\n{BULK.format(category='ads')}")
         cluster = releases.run(
-            stage, "--queue-selector", "feature_category=mail", "feature_category!=mail", "-c", "1", KIQ_BAKE_TIME="0"
+            stage,
+            "--queue-selector",
+            "feature_category=mail",
+            "feature_category!=mail",
+            "-c",
+            "1",
+            KIQ_ROLL_BAKE_TIME="0",
         )
         cluster.wait_ready(2)
         assert queues_of(cluster) == [["mail"], ["bulk", "cronjob:nightly", "default"]]

@@ -36,7 +36,7 @@ def test_a_changed_file_renews_the_workers(stage: Stage, releases: Releases) -> 
 
 
 def test_all_slots_run_the_new_code_while_an_old_worker_ends_its_job(stage: Stage, releases: Releases) -> None:
-    cluster = releases.run(stage, "default", "default", "-c", "1", "--watch", KIQ_BAKE_TIME="3600")
+    cluster = releases.run(stage, "default", "default", "-c", "1", "--watch", KIQ_ROLL_BAKE_TIME="3600")
     before = stage.occupy(cluster, 2)
 
     change(releases, "'1'", "'edited'")

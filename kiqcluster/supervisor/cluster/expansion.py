@@ -154,10 +154,10 @@ def setting_warnings(config: Config, slots: int) -> list[str]:
         )
     if config.ready_quorum is not None and config.ready_quorum > slots:
         found.append(f"ready_quorum is {config.ready_quorum}, of slots there are {slots}: all of them have to be ready")
-    if config.min_serving is not None and config.min_serving > slots:
+    if config.roll_min_serving is not None and config.roll_min_serving > slots:
         found.append(
-            f"min_serving is {config.min_serving}, of slots there are {slots}: no worker beyond recycle.memory_hard is "
-            "stopped before another one serves in its place"
+            f"roll.min_serving is {config.roll_min_serving}, of slots there are {slots}: no worker beyond "
+            "recycle.memory_hard is stopped before another one serves in its place"
         )
     return found
 

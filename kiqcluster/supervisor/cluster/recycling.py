@@ -95,5 +95,5 @@ class Recycling:
 
     def _may_lose_one(self, config: Config) -> bool:
         """Return whether enough other slots serve."""
-        floor = len(self._state.slots) - 1 if config.min_serving is None else config.min_serving
+        floor = len(self._state.slots) - 1 if config.roll_min_serving is None else config.roll_min_serving
         return sum(slot.state is SlotState.READY for slot in self._state.slots) - 1 >= floor

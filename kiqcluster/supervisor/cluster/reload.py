@@ -27,9 +27,9 @@ FIXED_AT_START = frozenset(
 # Settings of the supervisor, applied at once.  A worker reads all others at its start.
 APPLIED_BY_RELOAD = frozenset(
     {
-        "groups", "queues", "timeout", "boot_timeout", "bake_time", "silence_timeout", "respawn_burst", "fail_fast",
-        "quiet_lease", "recycle_jobs", "recycle_memory", "recycle_memory_hard", "min_serving", "ready_quorum", "drain",
-        "queue_selector", "shard",
+        "groups", "queues", "queue_selector", "shard", "drain", "fail_fast", "quiet_lease", "timeout",
+        "boot_timeout", "silence_timeout", "respawn_burst", "ready_quorum",
+        "roll_bake_time", "roll_min_serving", "recycle_jobs", "recycle_memory", "recycle_memory_hard",
         "concurrency", "min_concurrency", "max_concurrency",  # other threads: another process
     }
 )  # fmt: skip

@@ -26,7 +26,7 @@ class FakeProcesses:
     """Forks nothing: a replacement is there as soon as it is asked for, and does what the test says."""
 
     def __init__(self, state: ClusterState, clock: ManualClock) -> None:
-        self.config = Config(bake_time=0.0)
+        self.config = Config(roll_bake_time=0.0)
         self.can_fork = True
         self.generation: int | None = None  # of who is started; the latest roll's, if the test does not say
         self.begun: list[tuple[int, bool]] = []  # slot and whether it was to be quiet

@@ -210,7 +210,7 @@ class TestRollBack:
 class TestBakeTime:
     @pytest.fixture(autouse=True)
     def _five_seconds(self, stage: Stage) -> None:
-        stage.processes.config = replace(stage.processes.config, bake_time=5.0)
+        stage.processes.config = replace(stage.processes.config, roll_bake_time=5.0)
 
     def wait(self, stage: Stage, seconds: float) -> None:
         stage.clock.time += seconds
@@ -281,7 +281,7 @@ class TestBakeTime:
 
 class TestWatch:
     def test_all_slots_are_restarted_at_once(self, stage: Stage) -> None:
-        stage.processes.config = replace(stage.processes.config, watch=True, bake_time=3_600.0)
+        stage.processes.config = replace(stage.processes.config, watch=True, roll_bake_time=3_600.0)
         stage.state.slots[2].history = History(failures=3, not_before=stage.clock.time + 60)
 
         stage.roll()
@@ -495,7 +495,7 @@ class TestMemory:
 
     @pytest.mark.parametrize(("floor", "sent_away"), [(0, [0, 1, 2]), (1, [0, 1]), (2, [0]), (3, [])])
     def test_as_many_serve_as_min_serving_says(self, stage: Stage, floor: int, sent_away: list[int]) -> None:
-        self.look(stage, recycle_memory_hard=ONE_MEGABYTE, min_serving=floor)
+        self.look(stage, recycle_memory_hard=ONE_MEGABYTE, roll_min_serving=floor)
 
         assert [slot for slot, _, _ in stage.processes.asked_to_stop] == sent_away
 

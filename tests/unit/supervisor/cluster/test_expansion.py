@@ -264,7 +264,7 @@ class TestPlans:
         ("config", "names"),
         [
             (Config(), []),
-            (Config(ready_quorum=2, min_serving=2), []),
+            (Config(ready_quorum=2, roll_min_serving=2), []),
             (Config(ready_quorum=3), ["ready_quorum"]),
             (Config(min_concurrency=9, max_concurrency=3), ["min_concurrency"]),
             (Config(min_concurrency=21), ["min_concurrency"]),
@@ -272,7 +272,7 @@ class TestPlans:
             (Config(max_concurrency=2), []),
             (Config(min_concurrency=9, max_concurrency=0), []),
             (Config(min_concurrency=9, max_concurrency=3, concurrency=1), []),
-            (Config(ready_quorum=5, min_serving=9), ["ready_quorum", "min_serving"]),
+            (Config(ready_quorum=5, roll_min_serving=9), ["ready_quorum", "roll.min_serving"]),
         ],
     )
     def test_numbers_that_do_not_go_together_are_odd(self, config: Config, names: list[str]) -> None:

@@ -206,8 +206,8 @@ class Config:
     roll_min_serving: int | None = setting(
         None, "workers that go on while others are replaced; default: all but one", table="roll", flag=False
     )
-    ready_quorum: int | None = setting(
-        None, "workers that must be ready for the cluster to be; default: all", flag=False
+    health_ready_quorum: int | None = setting(
+        None, "workers that must be ready for the cluster to be; default: all", table="health", flag=False
     )
     control: str | None = setting(None, "path of the control socket; default: the pidfile's with .sock", flag=False)
     queues: tuple[str, ...] = setting((), "queue names to know of, beside those of the job classes", flag=False)
@@ -236,21 +236,26 @@ class Config:
         flag=False,
         in_code=True,
     )
-    boot_timeout: float = setting(60.0, "seconds that a child may take to become ready", flag=False)
+    health_boot_timeout: float = setting(
+        60.0, "seconds that a child may take to become ready", table="health", flag=False
+    )
     roll_bake_time: float = setting(
         5.0,
         "seconds that a worker of a roll must have lived before the next slot's turn; 0 = none",
         table="roll",
         flag=False,
     )
-    silence_timeout: float = setting(
-        45.0, "seconds without progress after which a child is replaced; 0 = never", flag=False
+    health_silence_timeout: float = setting(
+        45.0, "seconds without progress after which a child is replaced; 0 = never", table="health", flag=False
     )
-    recover_after: float = setting(
-        60.0, "seconds without a sign of life after which any other worker may give a worker's jobs back", flag=False
+    health_recover_after: float = setting(
+        60.0,
+        "seconds without a sign of life after which any other worker may give a worker's jobs back",
+        table="health",
+        flag=False,
     )
     platform_timeout: float = setting(0.0, "seconds after which systemd or the pod kills us; 0 = unknown", flag=False)
-    respawn_burst: int = setting(200, "respawns at once per slot and minute", flag=False)
+    health_respawn_burst: int = setting(200, "respawns at once per slot and minute", table="health", flag=False)
     max_retries: int = setting(25, "retries of jobs with retry=True", flag=False, in_code=True)
     max_retries_after_interruption: int = setting(
         3, "deaths of processes after which the job that they ran is buried", flag=False, in_code=True

@@ -50,14 +50,17 @@ def _numbers(config: Config) -> tuple[tuple[bool, str], ...]:
         (1 <= config.async_concurrency <= 100_000, "async_concurrency must be between 1 and 100 000"),
         (min(config.min_concurrency, config.max_concurrency) >= 0, "min_concurrency and max_concurrency: 0 or more"),
         (config.timeout > 0, "timeout must be more than 0 seconds"),
-        (config.boot_timeout > 0, "boot_timeout must be more than 0 seconds"),
+        (config.health_boot_timeout > 0, "health.boot_timeout must be more than 0 seconds"),
         (config.roll_bake_time >= 0, "roll.bake_time cannot be negative; 0 = none"),
-        (config.silence_timeout >= 0, "silence_timeout cannot be negative; 0 = off"),
-        (config.recover_after > 0, "recover_after must be more than 0 seconds"),
-        (config.respawn_burst >= 1, "respawn_burst must be at least 1"),
+        (config.health_silence_timeout >= 0, "health.silence_timeout cannot be negative; 0 = off"),
+        (config.health_recover_after > 0, "health.recover_after must be more than 0 seconds"),
+        (config.health_respawn_burst >= 1, "health.respawn_burst must be at least 1"),
         (config.quiet_lease >= 0, "quiet_lease cannot be negative; 0 = no end"),
         (config.recycle_jobs >= 0, "recycle.jobs cannot be negative"),
-        (config.ready_quorum is None or config.ready_quorum >= 1, "ready_quorum must be at least 1"),
+        (
+            config.health_ready_quorum is None or config.health_ready_quorum >= 1,
+            "health.ready_quorum must be at least 1",
+        ),
         (config.roll_min_serving is None or config.roll_min_serving >= 0, "roll.min_serving cannot be negative"),
         (config.max_retries >= 0, "max_retries cannot be negative"),
         (
@@ -83,10 +86,10 @@ def _combinations(config: Config) -> tuple[tuple[bool, str], ...]:
     needed = config.timeout + STOP_GRACE_SECONDS
     return (
         (
-            config.silence_timeout < config.recover_after,
-            f"silence_timeout ({config.silence_timeout:g} s) must be below recover_after ({config.recover_after:g} s), "
-            "or other workers run the jobs of one that is silent before it is killed: "
-            "lower silence_timeout (0 = off), or raise recover_after",
+            config.health_silence_timeout < config.health_recover_after,
+            f"health.silence_timeout ({config.health_silence_timeout:g} s) must be below health.recover_after "
+            f"({config.health_recover_after:g} s), or other workers run the jobs of one that is silent before it "
+            "is killed: lower health.silence_timeout (0 = off), or raise health.recover_after",
         ),
         (
             not config.platform_timeout or config.platform_timeout > needed,

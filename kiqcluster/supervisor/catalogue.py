@@ -161,8 +161,8 @@ class CatalogueChild:
             stacks.close()
             raise
         self.channel = Channel(ours)
-        self.deadline = clock.monotonic() + config.boot_timeout
-        self._boot_timeout = config.boot_timeout
+        self.deadline = clock.monotonic() + config.health_boot_timeout
+        self._boot_timeout = config.health_boot_timeout
 
     def result(self) -> Catalogue | None:
         """Return the catalogue, None while it has not arrived.  Raises ApplicationError if the import failed."""
@@ -189,7 +189,7 @@ class CatalogueChild:
             self._stacks.request(self.pid)
             _poll(self._stacks.read)
         self.kill()
-        late = f"the application took more than {self._boot_timeout:g} s to import (boot_timeout)"
+        late = f"the application took more than {self._boot_timeout:g} s to import (health.boot_timeout)"
         return ApplicationError(f"{late}{self._format_stacks()}")
 
     def kill(self) -> None:

@@ -349,7 +349,7 @@ class ProcessManager:
         )  # fmt: skip
 
     def _record_death(self, slot: Slot, ready_for: float | None, code: int | None, now: float) -> None:
-        burst = self.config.respawn_burst
+        burst = self.config.health_respawn_burst
         slot.history = respawn.after_death(
             slot.history, ready_for=ready_for, code=code, now=now, burst=burst, rng=self._rng
         )
@@ -379,10 +379,10 @@ class ProcessManager:
                     self._state.killed_at_stop |= self._state.is_stopping
                     self._kill(child, "overdue")
                 case Deadline.BOOT:
-                    reason = f"was not ready within {self.config.boot_timeout:g} s (boot_timeout)"
+                    reason = f"was not ready within {self.config.health_boot_timeout:g} s (health.boot_timeout)"
                     self.end_by_kill(child, reason, "boot")
                 case Deadline.SILENCE:
-                    reason = f"made no progress for {self.config.silence_timeout:g} s (silence_timeout)"
+                    reason = f"made no progress for {self.config.health_silence_timeout:g} s (health.silence_timeout)"
                     self.end_by_kill(child, reason, "silent")
                 case Deadline.QUIET:
                     self._end_quiet(slot, child)

@@ -1,8 +1,8 @@
 """RollingRestart: replaces worker processes one slot at a time, and never by one that has not shown that it works.
 
 The replacement boots while the slot's child serves.  Once it works it becomes the child; the process before finishes
-its jobs and stops.  The next slot follows once the new process has lived for `roll.bake_time`.  So capacity never falls,
-a release that does not boot never takes a slot, and one that soon kills its workers takes one slot at most.
+its jobs and stops.  The next slot follows once the new process has lived for `roll.bake_time`.  So capacity never
+falls, a release that does not boot never takes a slot, and one that soon kills its workers takes one slot at most.
 
     ASKING      a catalogue child imports the new release, and checks that a supervisor would start with it
       ↓

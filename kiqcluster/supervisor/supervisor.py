@@ -186,7 +186,7 @@ class Supervisor(ProcessObserver):
         probes = Endpoints(
             self.state,
             self._name,
-            lambda: self._processes.config.ready_quorum,
+            lambda: self._processes.config.health_ready_quorum,
             self._metrics,
             self._orders.execute,
             self._selector,
@@ -280,7 +280,7 @@ class Supervisor(ProcessObserver):
 
     def _notify(self) -> None:
         is_reloading = self._query.is_asking and bool(self.state.slots) and not self.state.is_rolling
-        is_up = self.state.is_up(self._processes.config.ready_quorum)
+        is_up = self.state.is_up(self._processes.config.health_ready_quorum)
         self._notifier.report(self.state, is_up, reloading=is_reloading)
 
     def _is_over(self) -> bool:

@@ -163,7 +163,7 @@ class Child:
         redis_wait.report_end()
         self._descriptors = self._own_descriptors()
         self._launcher.parts.watch.look()
-        self._alarm.set(spec.config.silence_timeout)  # the first job may take the interpreter for ever
+        self._alarm.set(spec.config.health_silence_timeout)  # the first job may take the interpreter for ever
         self._launcher.start()
         self._events.emit("worker_ready", concurrency=spec.concurrency, queues=describe_queues(order.weights))
         runtime.run_hooks("ready")
@@ -213,7 +213,7 @@ class Child:
 
     def _start_up(self, runtime: Runtime) -> None:
         """Run the startup handlers.  The kernel ends a process whose handlers hang, if the supervisor is gone."""
-        self._alarm.set(self._spec.config.boot_timeout)
+        self._alarm.set(self._spec.config.health_boot_timeout)
         try:
             runtime.run_hooks("startup")
             self._inbox.trap()
@@ -334,7 +334,7 @@ class Child:
             else:
                 self._inbox.trap()  # handlers of the application run in this thread: ready, quiet, resume
         if self._stopping.at is None:  # a stop has a deadline of its own
-            self._alarm.set(self._spec.config.silence_timeout)
+            self._alarm.set(self._spec.config.health_silence_timeout)
         parts = self.launcher.parts
         parts.watch.look()
         self.launcher.restart_crashed_services()

@@ -178,7 +178,7 @@ def _shared(runtime: Runtime, registry: Registry, spec: ChildSpec, callbacks: Ca
         scope=scope(config.known_cron_application(), registry),
         on_crash=on_crash,
         stopping=Event(),
-        fencing=Fencing(runtime.clock, config.recover_after),
+        fencing=Fencing(runtime.clock, config.health_recover_after),
         processors=processors,
         inbox=inbox,
         bell=SignalPipe(),
@@ -186,7 +186,7 @@ def _shared(runtime: Runtime, registry: Registry, spec: ChildSpec, callbacks: Ca
         engine=Engine(runtime.store, dead_set, Overflow(runtime, metrics.jobs, inbox.trim_soon).note),
         order=QueueOrder(spec.group, spec.known_queues, runtime.rng),
         fingerprint=ProcessFingerprint.of_this_process(),
-        wakeups=Wakeups(runtime.store, runtime.clock, hand_seconds(config.recover_after)),
+        wakeups=Wakeups(runtime.store, runtime.clock, hand_seconds(config.health_recover_after)),
         callbacks=callbacks,
     )
 

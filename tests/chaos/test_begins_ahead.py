@@ -44,8 +44,8 @@ NAMES = ("limited", "alone", "rated")
 ROUNDS, JOBS = sized(4, 60), sized(150, 60)
 MOST = {"limited": 3, "rated": 6}
 ENVIRON = {
-    "KIQ_RECOVER_AFTER": "2",
-    "KIQ_SILENCE_TIMEOUT": "0",
+    "KIQ_HEALTH_RECOVER_AFTER": "2",
+    "KIQ_HEALTH_SILENCE_TIMEOUT": "0",
     "KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.2",
     "KIQ_TIMEOUT": "2",
 }

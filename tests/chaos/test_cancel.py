@@ -53,7 +53,7 @@ MAX_JOB_MS = 60
 MAX_DELAY_SECONDS = 1.5  # of scheduled jobs
 STEP_SECONDS = 0.3  # from one fault to the next
 SHORT_FREEZE_SECONDS = 0.3
-RECOVER_AFTER_SECONDS = 2.0  # silence_timeout is off, for a supervisor would kill what is frozen
+RECOVER_AFTER_SECONDS = 2.0  # health.silence_timeout is off, for a supervisor would kill what is frozen
 LONG_FREEZE_EVERY = sized(8, 40)  # steps
 MAX_LOST_REPLIES = 3  # of one script, one after the other; after each a heartbeat pauses for a second
 # In which each process has read a mark: a long freeze, a connection that broke, replies that were lost.  Less than the
@@ -61,10 +61,10 @@ MAX_LOST_REPLIES = 3  # of one script, one after the other; after each a heartbe
 TOLD_SECONDS = 3.0 + MAX_LOST_REPLIES + 1
 TIMEOUT_SECONDS = sized(60, 900)
 ENVIRON = {
-    "KIQ_RECOVER_AFTER": str(RECOVER_AFTER_SECONDS),
-    "KIQ_SILENCE_TIMEOUT": "0",
+    "KIQ_HEALTH_RECOVER_AFTER": str(RECOVER_AFTER_SECONDS),
+    "KIQ_HEALTH_SILENCE_TIMEOUT": "0",
     "KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.3",
-    "KIQ_RESPAWN_BURST": "100000",
+    "KIQ_HEALTH_RESPAWN_BURST": "100000",
 }
 
 

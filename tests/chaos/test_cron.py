@@ -76,7 +76,7 @@ def ticks(stage: ChaosStage) -> Mapping[str, dict[int, set[str]]]:
 def test_no_tick_is_lost_or_doubled_though_processes_are_killed(stage: ChaosStage) -> None:
     file = write_entries(stage.folder)
     clusters = [
-        stage.run_cluster("-C", str(file), "cronjob:*", "default", "-c", "2", app=APP, KIQ_RESPAWN_BURST="1000")
+        stage.run_cluster("-C", str(file), "cronjob:*", "default", "-c", "2", app=APP, KIQ_HEALTH_RESPAWN_BURST="1000")
         for _ in range(3)
     ]
     for cluster in clusters:

@@ -25,7 +25,7 @@ MAX_JOB_MS = 60
 
 def test_a_run_follows_every_push_though_workers_are_killed(stage: ChaosStage) -> None:
     app = "tests.apps.deduplicated"
-    cluster = stage.run_cluster("default", "default", "-c", "4", app=app, KIQ_RESPAWN_BURST="1000")
+    cluster = stage.run_cluster("default", "default", "-c", "4", app=app, KIQ_HEALTH_RESPAWN_BURST="1000")
     cluster.wait_ready(2)
     pushes: list[tuple[str, int]] = []  # key, when
 

@@ -18,7 +18,7 @@ from tests.stage import Jobs, pid_of
 pytestmark = pytest.mark.full
 
 ROUNDS = sized(1, 20)
-RECOVER_AFTER = "2"  # seconds; silence_timeout is off, for a supervisor would kill what is frozen
+RECOVER_AFTER = "2"  # seconds; health.silence_timeout is off, for a supervisor would kill what is frozen
 WAYS = [(name, queue) for name in ("hold", "hold_and_fail") for queue in ("default", "other")]
 THREADS = 2 * len(WAYS) + 2  # one of them stays idle, so that wakeups reach the frozen process
 WAITS = 2  # for pushes: one for each queue
@@ -45,7 +45,7 @@ def wait_settled(stage: ChaosStage) -> None:
 
 
 def test_a_worker_that_slept_through_its_recovery_changes_nothing_and_goes_on(stage: ChaosStage) -> None:
-    environ = {"KIQ_SILENCE_TIMEOUT": "0", "KIQ_RECOVER_AFTER": RECOVER_AFTER}
+    environ = {"KIQ_HEALTH_SILENCE_TIMEOUT": "0", "KIQ_HEALTH_RECOVER_AFTER": RECOVER_AFTER}
     sleeper, neighbour = (stage.run_cluster("default,other", "-c", str(THREADS), **environ) for _ in range(2))
     pid = sleeper.wait_ready()[0]
     neighbour.wait_ready()

@@ -55,7 +55,7 @@ def freeze_with_many_ahead(
 
 
 def test_what_a_frozen_worker_had_taken_ahead_runs_elsewhere_and_not_again_when_it_wakes(stage: ChaosStage) -> None:
-    environ = {"KIQ_SILENCE_TIMEOUT": "0", "KIQ_RECOVER_AFTER": RECOVER_AFTER}
+    environ = {"KIQ_HEALTH_SILENCE_TIMEOUT": "0", "KIQ_HEALTH_RECOVER_AFTER": RECOVER_AFTER}
     queues = [[f"queue{number}-{tries}" for tries in range(MAX_TRIES)] for number in range(ROUNDS)]
     group = ",".join(name for names in queues for name in names)
     sleeper, neighbour = (stage.run_cluster(group, "-c", str(THREADS), **environ) for _ in range(2))

@@ -39,7 +39,7 @@ def freeze_host(cluster: Cluster, seconds: float) -> None:
 def test_a_host_that_stands_still_loses_no_worker_and_runs_no_job_twice(stage: ChaosStage) -> None:
     recover_after = str(FREEZE_SECONDS + 60)  # seconds: other hosts would take its jobs over, but this is about its own
     cluster = stage.run_cluster(
-        "default", "-c", "3", KIQ_SILENCE_TIMEOUT=SILENCE_TIMEOUT, KIQ_RECOVER_AFTER=recover_after
+        "default", "-c", "3", KIQ_HEALTH_SILENCE_TIMEOUT=SILENCE_TIMEOUT, KIQ_HEALTH_RECOVER_AFTER=recover_after
     )
     pids = cluster.wait_ready()
     long = stage.push("hold", "gate")

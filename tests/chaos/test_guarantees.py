@@ -45,7 +45,7 @@ PIECES = 8  # of work in each round, for the job of limited capacity
 LONG_MS = 400  # of a job that still runs when its page is pushed again
 MAX_PAUSE_SECONDS = 0.004  # between pushes
 SHORT_FREEZE_SECONDS = 0.3  # much less than after what others recover a process
-# silence_timeout is off, for a supervisor would kill what is frozen.  A busy machine starves a worker for two seconds.
+# health.silence_timeout is off: a supervisor kills what is frozen.  A busy machine starves a worker for two seconds.
 RECOVER_AFTER_SECONDS = 4.0
 OUTAGE_SECONDS = 1.2 * RECOVER_AFTER_SECONDS
 OVERRIDE_SECONDS = 1.0
@@ -80,9 +80,9 @@ ENVIRON = {
     "KIQ_ENCRYPTION_KEYS": KEYS,
     "KIQ_LOG_JOBS": "full",
     "KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.5",
-    "KIQ_RESPAWN_BURST": "100000",
-    "KIQ_RECOVER_AFTER": str(RECOVER_AFTER_SECONDS),
-    "KIQ_SILENCE_TIMEOUT": "0",
+    "KIQ_HEALTH_RESPAWN_BURST": "100000",
+    "KIQ_HEALTH_RECOVER_AFTER": str(RECOVER_AFTER_SECONDS),
+    "KIQ_HEALTH_SILENCE_TIMEOUT": "0",
     "KIQ_MAX_RETRIES_AFTER_INTERRUPTION": "50",  # the class that kills its process has its own
 }
 JOB_STATES = {"start", "done", "fail", "deferred", "dropped", "concurrency_limit"}

@@ -27,7 +27,7 @@ from tests.stage import pid_of
 pytestmark = pytest.mark.full
 
 ATTACKS = sized(12, 300)
-ENVIRON = {"KIQ_SILENCE_TIMEOUT": "0", "KIQ_RECOVER_AFTER": "2"}
+ENVIRON = {"KIQ_HEALTH_SILENCE_TIMEOUT": "0", "KIQ_HEALTH_RECOVER_AFTER": "2"}
 JOBS = 6  # one by one, around each attack
 
 

@@ -61,7 +61,11 @@ def test_each_item_is_done_while_workers_are_killed(stage: ChaosStage) -> None:
 
 
 def test_a_frozen_process_goes_no_further_once_others_have_its_job(stage: ChaosStage) -> None:
-    environ = {"KIQ_SILENCE_TIMEOUT": "0", "KIQ_RECOVER_AFTER": "2", "KIQ_MAX_RETRIES_AFTER_INTERRUPTION": "-1"}
+    environ = {
+        "KIQ_HEALTH_SILENCE_TIMEOUT": "0",
+        "KIQ_HEALTH_RECOVER_AFTER": "2",
+        "KIQ_MAX_RETRIES_AFTER_INTERRUPTION": "-1",
+    }
     sleeper, neighbour = (stage.run_cluster("default", "-c", "1", app="tests.apps.iterable", **environ) for _ in "ab")
     (pid,) = sleeper.wait_ready(1).values()
     neighbour.wait_ready(1)

@@ -19,7 +19,7 @@ from tests.proxy import Proxy
 pytestmark = pytest.mark.full
 
 RESTARTS = sized(2, 40)
-RECOVER_AFTER_SECONDS = sized(2.5, 10.0)  # silence_timeout is off, for it has to be less
+RECOVER_AFTER_SECONDS = sized(2.5, 10.0)  # health.silence_timeout is off, for it has to be less
 OUTAGE_SECONDS = 1.2 * RECOVER_AFTER_SECONDS
 TWO_BEATS_MS = 1_000 * RECOVER_AFTER_SECONDS / 3  # within which everybody beats twice
 LONG_JOBS = 50
@@ -74,7 +74,7 @@ def test_a_primary_that_is_a_replica_for_a_while_was_away(stage: ChaosStage) -> 
 @pytest.mark.parametrize("kind", sized(["away"], ["away", "stalled"]))
 def test_an_outage_longer_than_the_dead_are_waited_for_costs_no_job_its_worker(stage: ChaosStage, kind: str) -> None:
     """One host is back before the other: it has not seen anybody live for long, nor watched for long."""
-    environ = {"KIQ_RECOVER_AFTER": str(RECOVER_AFTER_SECONDS), "KIQ_SILENCE_TIMEOUT": "0"}
+    environ = {"KIQ_HEALTH_RECOVER_AFTER": str(RECOVER_AFTER_SECONDS), "KIQ_HEALTH_SILENCE_TIMEOUT": "0"}
     threads = str(LONG_JOBS // 2 + 1)
     address = ("127.0.0.1", stage.redis.port)
     with Proxy(address) as soon, Proxy(address) as late:

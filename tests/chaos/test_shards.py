@@ -116,7 +116,7 @@ def test_two_shards_lose_nothing_and_do_not_mix(
         configuration.write_text(CONFIGURATION.format(rules=RULES["before"], eu=proxy.url))
         cluster = stage.run_cluster(
             "-C", str(configuration), "-c", "4", app="tests.apps.sharded",
-            **{LEDGER: str(path), "KIQ_RESPAWN_BURST": "1000", "KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.2"},
+            **{LEDGER: str(path), "KIQ_HEALTH_RESPAWN_BURST": "1000", "KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.2"},
         )  # fmt: skip
         cluster.wait_ready(3)
         load, kills = Load(stage, eu), 0

@@ -193,7 +193,7 @@ class TestDeadlines:
     def test_a_boot_may_take_as_long_as_kiqcluster_lets_it(self) -> None:
         probe = container("shop-worker")["startupProbe"]
 
-        assert probe["periodSeconds"] * probe["failureThreshold"] > Config.boot_timeout
+        assert probe["periodSeconds"] * probe["failureThreshold"] > Config.health_boot_timeout
 
 
 class TestParts:

@@ -94,7 +94,7 @@ class TestD10:
         assert cluster.stop() == 0
 
     def test_a_quorum_is_enough(self, start: RunCluster, slow: str, manager: Manager, tmp_path: Path) -> None:
-        cluster = start("default", "other", app=slow, KIQ_READY_QUORUM="1")
+        cluster = start("default", "other", app=slow, KIQ_HEALTH_READY_QUORUM="1")
 
         wait_until(lambda: manager.states() == ["READY"], "systemd to be told")
 

@@ -78,7 +78,7 @@ def test_an_import_that_hangs_is_exit_3_after_the_boot_timeout(stage: Stage, tmp
         time.sleep(600)
     """)
 
-    cluster = stage.run_cluster("default", "--directory", str(tmp_path), app=app, KIQ_BOOT_TIMEOUT="3")
+    cluster = stage.run_cluster("default", "--directory", str(tmp_path), app=app, KIQ_HEALTH_BOOT_TIMEOUT="3")
 
     assert cluster.wait() == 3
     assert "application.py" in str(cluster.wait_for("catalogue_failed")["error"])  # where it hangs
@@ -106,7 +106,7 @@ def test_children_that_never_become_ready_are_exit_4_after_the_boot_timeout(stag
     """)
 
     cluster = stage.run_cluster(
-        "default", "other", app=app, KIQ_BOOT_TIMEOUT="3"
+        "default", "other", app=app, KIQ_HEALTH_BOOT_TIMEOUT="3"
     )  # the catalogue child has to do with it, too
 
     assert cluster.wait() == 4
@@ -129,12 +129,12 @@ def test_a_startup_handler_that_fails_in_every_child_is_exit_3(stage: Stage) -> 
 
 
 def test_numbers_of_slots_that_there_are_not_are_said_to_be_odd(stage: Stage) -> None:
-    cluster = stage.run_cluster("default", KIQ_READY_QUORUM="5", KIQ_ROLL_MIN_SERVING="9")
+    cluster = stage.run_cluster("default", KIQ_HEALTH_READY_QUORUM="5", KIQ_ROLL_MIN_SERVING="9")
     cluster.wait_ready()
 
     problems = [each["problem"].split()[0] for each in cluster.seen("setting_doubtful")]
 
-    assert problems == ["ready_quorum", "roll.min_serving"]
+    assert problems == ["health.ready_quorum", "roll.min_serving"]
     wait_until(lambda: cluster.readiness()[0] == 200, "the cluster to be ready all the same")
 
 
@@ -206,7 +206,7 @@ def test_redis_away_at_boot_is_waited_for(stage: Stage) -> None:
 def test_redis_away_for_longer_than_the_boot_timeout_is_no_failure(stage: Stage) -> None:
     stage.redis.kill()
     limit = 3.0
-    cluster = stage.run_cluster("default", KIQ_BOOT_TIMEOUT=str(limit))
+    cluster = stage.run_cluster("default", KIQ_HEALTH_BOOT_TIMEOUT=str(limit))
     pid = cluster.wait_for("child_started")["child"]
 
     born = psutil.Process(pid).create_time()

@@ -107,12 +107,12 @@ def test_a_command_that_cannot_work_is_exit_2_and_starts_nothing(arguments: tupl
     ("variable", "value"),
     [
         ("KIQ_CONCURRENCY", "many"),
-        ("KIQ_SILENCE_TIMEOUT", "60"),
-        ("KIQ_SILENCE_TIMEOUT", "-1"),
-        ("KIQ_BOOT_TIMEOUT", "0"),
-        ("KIQ_BOOT_TIMEOUT", "inf"),
+        ("KIQ_HEALTH_SILENCE_TIMEOUT", "60"),
+        ("KIQ_HEALTH_SILENCE_TIMEOUT", "-1"),
+        ("KIQ_HEALTH_BOOT_TIMEOUT", "0"),
+        ("KIQ_HEALTH_BOOT_TIMEOUT", "inf"),
         ("KIQ_PLATFORM_TIMEOUT", "35"),  # as long as timeout + grace
-        ("KIQ_RESPAWN_BURST", "0"),
+        ("KIQ_HEALTH_RESPAWN_BURST", "0"),
         ("KIQ_STRICT", "perhaps"),
         ("KIQ_DEAD_MAX_JOBS", "0"),
         ("REDIS_URL", "nonsense"),
@@ -241,11 +241,11 @@ def test_a_name_that_no_job_goes_to_is_noted_beside_the_slots() -> None:
 
 def test_numbers_that_do_not_go_together_are_noted_beside_the_slots() -> None:
     done = kiqcluster(
-        *APP, "--dryrun", "--min-concurrency", "9", "--max-concurrency", "5", "default", KIQ_READY_QUORUM="3"
+        *APP, "--dryrun", "--min-concurrency", "9", "--max-concurrency", "5", "default", KIQ_HEALTH_READY_QUORUM="3"
     )
 
     assert done.returncode == 0
-    assert [line.split()[1] for line in done.stderr.splitlines()] == ["min_concurrency", "ready_quorum"]
+    assert [line.split()[1] for line in done.stderr.splitlines()] == ["min_concurrency", "health.ready_quorum"]
 
 
 def test_an_environment_that_the_file_has_no_section_for_is_noted(tmp_path: Path) -> None:
@@ -273,13 +273,13 @@ def test_print_config_shows_every_origin_and_no_password(tmp_path: Path) -> None
 
     done = kiqcluster(
         "--print-config", "-e", "production", "-c", "9", cwd=tmp_path,
-        REDIS_URL="redis://user:hunter2@redis.example:6379/1", KIQ_BOOT_TIMEOUT="30",
+        REDIS_URL="redis://user:hunter2@redis.example:6379/1", KIQ_HEALTH_BOOT_TIMEOUT="30",
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr
     shown = {line.split()[0]: line for line in done.stdout.splitlines()}
     assert shown["concurrency"].split(maxsplit=2)[1:] == ["9", "flag"]
-    assert shown["boot_timeout"].split(maxsplit=2)[1:] == ["30.0", "environment (KIQ_BOOT_TIMEOUT)"]
+    assert shown["health.boot_timeout"].split(maxsplit=2)[1:] == ["30.0", "environment (KIQ_HEALTH_BOOT_TIMEOUT)"]
     assert shown["timeout"].split(maxsplit=1)[1].startswith("8.0")
     assert "[env.production]" in shown["timeout"]
     assert "kiqcluster.toml" in shown["max_retries"]
@@ -289,12 +289,12 @@ def test_print_config_shows_every_origin_and_no_password(tmp_path: Path) -> None
 
 
 def test_seconds_may_be_written_as_durations_wherever_they_are_given(tmp_path: Path) -> None:
-    (tmp_path / "kiqcluster.toml").write_text('recover_after = "2m"')
+    (tmp_path / "kiqcluster.toml").write_text('health.recover_after = "2m"')
 
     done = kiqcluster("--print-config", "--quiet-lease", "15m", cwd=tmp_path, KIQ_TIMEOUT="1m30s")
 
     shown = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines() if len(line.split()) > 2}
-    assert [shown[name] for name in ("quiet_lease", "timeout", "recover_after")] == ["900.0", "90.0", "120.0"]
+    assert [shown[name] for name in ("quiet_lease", "timeout", "health.recover_after")] == ["900.0", "90.0", "120.0"]
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:1", "unix:/nowhere/http.sock"])

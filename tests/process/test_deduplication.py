@@ -78,7 +78,7 @@ def test_a_job_that_is_killed_after_it_gave_up_its_lock_takes_no_lock_of_the_nex
 
 
 def test_a_frozen_holder_that_others_have_recovered_releases_nothing_when_it_wakes(stage: Stage) -> None:
-    environ = {"KIQ_SILENCE_TIMEOUT": "0", "KIQ_RECOVER_AFTER": "2"}
+    environ = {"KIQ_HEALTH_SILENCE_TIMEOUT": "0", "KIQ_HEALTH_RECOVER_AFTER": "2"}
     sleeper, neighbour = (stage.run_cluster("default", "-c", "2", app=APP, **environ) for _ in range(2))
     pid = sleeper.wait_ready()[0]
     neighbour.wait_ready()
@@ -157,7 +157,7 @@ def counts_of_all(stage: Stage) -> Counter[str]:
 
 @pytest.mark.parametrize("kills", [0, 4])
 def test_equal_jobs_run_one_after_the_other_though_processes_are_killed(stage: Stage, kills: int) -> None:
-    cluster = stage.run_cluster("default", "default", "-c", "5", app=APP, KIQ_RESPAWN_BURST="100")
+    cluster = stage.run_cluster("default", "default", "-c", "5", app=APP, KIQ_HEALTH_RESPAWN_BURST="100")
     cluster.wait_ready(2)
     jids = set(stage.push_many(single, [["a", number % 2] for number in range(80)]))
 

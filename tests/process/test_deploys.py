@@ -253,7 +253,7 @@ def test_d08_a_redis_that_is_away_is_waited_for_and_no_process_is_replaced(
             with pathlib.Path("heartbeats").open("a") as file:
                 file.write(f"{os.getpid()}\\n")
     """)
-    limits = {"KIQ_BOOT_TIMEOUT": "5", "KIQ_SILENCE_TIMEOUT": "10"}
+    limits = {"KIQ_HEALTH_BOOT_TIMEOUT": "5", "KIQ_HEALTH_SILENCE_TIMEOUT": "10"}
     options = ("default", "other", "-c", "1", "--directory", str(tmp_path), "--redis", stage.redis.url)
     cluster = stage.run_cluster(*options, app=app, **limits)
     pids = cluster.wait_ready(2)

@@ -18,7 +18,9 @@ def ended(stage: Stage) -> set[str]:
 
 @pytest.mark.parametrize("kills", [0, 5])
 def test_all_jobs_of_a_limit_run_and_none_beyond_it_though_processes_are_killed(stage: Stage, kills: int) -> None:
-    cluster = stage.run_cluster("default", "default", "-c", "5", app="tests.apps.limited", KIQ_RESPAWN_BURST="100")
+    cluster = stage.run_cluster(
+        "default", "default", "-c", "5", app="tests.apps.limited", KIQ_HEALTH_RESPAWN_BURST="100"
+    )
     cluster.wait_ready(2)
     names = [str(number) for number in range(100)]
     stage.push_many("limited", [[name] for name in names])

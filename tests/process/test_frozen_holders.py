@@ -20,7 +20,7 @@ ITEMS = 8
 
 @pytest.mark.full
 def test_limited_capacity_and_equal_jobs_go_on_without_a_frozen_process(stage: Stage) -> None:
-    environ = {"KIQ_SILENCE_TIMEOUT": "0", "KIQ_RECOVER_AFTER": "2"}
+    environ = {"KIQ_HEALTH_SILENCE_TIMEOUT": "0", "KIQ_HEALTH_RECOVER_AFTER": "2"}
     sleeper, neighbour = (
         stage.run_cluster("default,starts", "-c", "4", app="tests.apps.frozen", **environ) for _ in range(2)
     )

@@ -18,7 +18,7 @@ from tests.proxy import Proxy
 from tests.stage import Stage
 
 APP = "tests.apps.deduplicated"
-ENVIRON = {"KIQ_SILENCE_TIMEOUT": "0", "KIQ_RECOVER_AFTER": "2"}
+ENVIRON = {"KIQ_HEALTH_SILENCE_TIMEOUT": "0", "KIQ_HEALTH_RECOVER_AFTER": "2"}
 SETTLES = 1_000  # that suffer: no other one of the process gets through
 
 

@@ -97,7 +97,7 @@ def test_a_job_in_a_wake_list_is_found_without_a_wakeup(stage: Stage) -> None:
 
 def test_a_worker_that_is_idle_for_long_is_not_taken_for_silent(stage: Stage) -> None:
     silence = 4.0
-    cluster = stage.run_cluster("default", "-c", "1", KIQ_SILENCE_TIMEOUT=str(silence))
+    cluster = stage.run_cluster("default", "-c", "1", KIQ_HEALTH_SILENCE_TIMEOUT=str(silence))
     pids = cluster.wait_ready()
 
     wait_for_moment(time.monotonic() + 1.5 * silence, "it to be idle for longer than it may be silent")

@@ -35,7 +35,7 @@ def test_a_forced_stop_too_many_tells_the_hook_as_well(stage: Stage) -> None:
 
 def test_a_hook_whose_process_dies_is_asked_again_but_not_for_ever(stage: Stage) -> None:
     jids = [stage.push("Doomed", word) for word in ("once", "always")]
-    stage.run_cluster("default", "-c", "1", app=APP, KIQ_RESPAWN_BURST="100")
+    stage.run_cluster("default", "-c", "1", app=APP, KIQ_HEALTH_RESPAWN_BURST="100")
 
     buried = wait_until(lambda: len(found := stage.dead()) == 2 and found, "both to be buried")
     stage.wait_settled()

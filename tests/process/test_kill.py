@@ -141,7 +141,7 @@ def test_a_killed_child_takes_the_processes_of_its_jobs_along(stage: Stage) -> N
             note(process.pid)
             process.wait()
     """)
-    cluster = stage.run_cluster("default", "-c", "2", app=app, KIQ_SILENCE_TIMEOUT="4")
+    cluster = stage.run_cluster("default", "-c", "2", app=app, KIQ_HEALTH_SILENCE_TIMEOUT="4")
     stage.push("start_process")
     wait_until(lambda: stage.notes(), "the job to start its process")
 
@@ -270,7 +270,7 @@ def test_when_the_supervisor_is_killed_a_child_whose_startup_handler_hangs_ends(
             open("starting", "w").close()
             time.sleep(600)
     """)
-    cluster = stage.run_cluster("default", "--directory", str(tmp_path), app=app, KIQ_BOOT_TIMEOUT="4")
+    cluster = stage.run_cluster("default", "--directory", str(tmp_path), app=app, KIQ_HEALTH_BOOT_TIMEOUT="4")
     pid = cluster.wait_for("child_started")["child"]
     wait_until((tmp_path / "starting").exists, "the startup handler to hang")
 
@@ -306,7 +306,7 @@ def test_when_the_supervisor_is_killed_a_child_whose_shutdown_handler_hangs_ends
 
 def test_when_the_supervisor_is_killed_a_child_whose_job_holds_the_interpreter_ends(stage: Stage) -> None:
     # If it sees the supervisor's end before the job holds the interpreter, it has until the deadline of a stop.
-    cluster = stage.run_cluster("default", "-c", "2", "-t", "0.3", KIQ_SILENCE_TIMEOUT="4")
+    cluster = stage.run_cluster("default", "-c", "2", "-t", "0.3", KIQ_HEALTH_SILENCE_TIMEOUT="4")
     stage.push("hold_interpreter", "a")
     stage.wait_noted("holds a")
     pid = cluster.wait_ready()[0]
@@ -320,7 +320,7 @@ def test_when_the_supervisor_is_killed_a_child_whose_job_holds_the_interpreter_e
 
 
 def test_a_silent_child_is_killed_and_replaced_and_its_jobs_run(stage: Stage) -> None:
-    cluster = stage.run_cluster("default", "other", "-c", "1", KIQ_SILENCE_TIMEOUT="4")
+    cluster = stage.run_cluster("default", "other", "-c", "1", KIQ_HEALTH_SILENCE_TIMEOUT="4")
     stage.push("stubborn", "a")
     stage.push("stubborn", "b", queue="other")
     stage.wait_noted("began a", "began b")
@@ -347,7 +347,7 @@ def passed_on(stage: Stage) -> list[str]:
 
 @pytest.mark.skipif(not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="without the lock nobody can hold it")
 def test_a_child_whose_job_holds_the_interpreter_is_told_of_and_replaced_as_silent(stage: Stage) -> None:
-    cluster = stage.run_cluster("default", "other", "-c", "2", KIQ_SILENCE_TIMEOUT="10")
+    cluster = stage.run_cluster("default", "other", "-c", "2", KIQ_HEALTH_SILENCE_TIMEOUT="10")
     pids = cluster.wait_ready()
     pid, other = pids[0], pids[1]
     jid = stage.push("hold_interpreter", "a")
@@ -398,7 +398,7 @@ def test_a_job_that_ends_its_process_with_the_code_of_a_stop_counts_as_a_crash(s
 
 
 def test_a_child_that_was_silent_for_less_than_the_limit_goes_on(stage: Stage) -> None:
-    cluster = stage.run_cluster("default", "-c", "1", KIQ_SILENCE_TIMEOUT="30")
+    cluster = stage.run_cluster("default", "-c", "1", KIQ_HEALTH_SILENCE_TIMEOUT="30")
     pid = cluster.wait_ready()[0]
     os.kill(pid, signal.SIGSTOP)
     stage.push("record", "a")
@@ -416,7 +416,7 @@ def test_a_hung_job_is_ended_with_its_process_and_alone_to_blame(stage: Stage, t
     kiqctl = Kiqctl(None)
     control = str(tmp_path / "control")
     cluster = stage.run_cluster(
-        "default", "-c", "2", KIQ_CONTROL=control, KIQ_MAX_RETRIES_AFTER_INTERRUPTION="1", KIQ_RECOVER_AFTER="60"
+        "default", "-c", "2", KIQ_CONTROL=control, KIQ_MAX_RETRIES_AFTER_INTERRUPTION="1", KIQ_HEALTH_RECOVER_AFTER="60"
     )  # fmt: skip
     stage.push("stubborn", "beside")
     stage.wait_noted("began beside")

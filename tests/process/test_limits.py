@@ -41,7 +41,7 @@ def wait_over(stage: Stage) -> None:
 
 @pytest.mark.parametrize("kills", [0, 4])
 def test_never_do_more_run_and_all_end_though_processes_are_killed(stage: Stage, kills: int) -> None:
-    cluster = stage.run_cluster("default", "default", "-c", "5", app=APP, KIQ_RESPAWN_BURST="100")
+    cluster = stage.run_cluster("default", "default", "-c", "5", app=APP, KIQ_HEALTH_RESPAWN_BURST="100")
     cluster.wait_ready(2)
     words = [str(number) for number in range(100)]
     stage.push_many("quick", [[word] for word in words])
@@ -124,7 +124,7 @@ def test_the_jobs_of_a_killed_process_give_their_places_back_at_once(stage: Stag
 
 
 def test_a_process_that_slept_through_its_recovery_has_lost_its_place_and_takes_none(stage: Stage) -> None:
-    environ = {"KIQ_SILENCE_TIMEOUT": "0", "KIQ_RECOVER_AFTER": RECOVER_AFTER}
+    environ = {"KIQ_HEALTH_SILENCE_TIMEOUT": "0", "KIQ_HEALTH_RECOVER_AFTER": RECOVER_AFTER}
     sleeper = stage.run_cluster("default", "-c", "2", app=APP, **environ)
     pid = sleeper.wait_ready()[0]
     stage.push("held", "a")

@@ -71,7 +71,7 @@ def test_jobs_that_run_while_redis_restarts_finish_once_and_nothing_is_lost(stag
 
 @pytest.mark.durable_redis
 def test_an_outage_longer_than_others_wait_costs_no_worker_its_jobs(stage: Stage, tmp_path: Path) -> None:
-    limits = {"KIQ_RECOVER_AFTER": "3", "KIQ_SILENCE_TIMEOUT": "0"}
+    limits = {"KIQ_HEALTH_RECOVER_AFTER": "3", "KIQ_HEALTH_SILENCE_TIMEOUT": "0"}
     options = ("-c", "1", "--directory", str(tmp_path), f"--redis={stage.redis.url}")
     clusters = [stage.run_cluster("default", *options, app=stage.write_application(HOLD), **limits) for _ in range(2)]
     pids = {cluster.wait_ready()[0] for cluster in clusters}
@@ -81,7 +81,7 @@ def test_an_outage_longer_than_others_wait_costs_no_worker_its_jobs(stage: Stage
     members = stage.members()
 
     stage.redis.kill()
-    back_at = time.monotonic() + 1.5 * float(limits["KIQ_RECOVER_AFTER"])
+    back_at = time.monotonic() + 1.5 * float(limits["KIQ_HEALTH_RECOVER_AFTER"])
     wait_until(lambda: time.monotonic() > back_at, "the time to pass after which others may recover")
     stage.redis.start()
     begun = int(stage.store.call("TIME")[0])

@@ -92,7 +92,7 @@ def test_a_quorum_is_enough_to_be_ready_and_to_have_started(stage: Stage, tmp_pa
             time.sleep(0.01)
     """)
     cluster = stage.run_cluster(
-        "default", "other", "-c", "1", "--directory", str(tmp_path), app=app, KIQ_READY_QUORUM="1"
+        "default", "other", "-c", "1", "--directory", str(tmp_path), app=app, KIQ_HEALTH_READY_QUORUM="1"
     )
     cluster.wait_for("child_ready", slot=0)
 

@@ -18,7 +18,7 @@ def deferred(stage: Stage) -> list[Any]:
 
 
 def test_a_flag_defers_and_drops_and_a_kill_before_the_settle_loses_and_doubles_nothing(stage: Stage) -> None:
-    cluster = stage.run_cluster("default", "default", "-c", "2", app=APP, KIQ_RESPAWN_BURST="100")
+    cluster = stage.run_cluster("default", "default", "-c", "2", app=APP, KIQ_HEALTH_RESPAWN_BURST="100")
     cluster.wait_ready(2)
     stage.push("later", "before")
     stage.push("never", "before")

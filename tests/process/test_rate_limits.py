@@ -56,7 +56,7 @@ FITS: dict[str, Callable[[list[float]], bool]] = {
 @pytest.mark.parametrize("names", [("by_option", "in_window", "leaking"), ("in_block",)])
 def test_each_job_runs_once_and_never_too_many_in_a_period(stage: Stage, names: tuple[str, ...]) -> None:
     """The holder of some starts is killed: these count as starts, and their jobs run again."""
-    cluster = stage.run_cluster("default", "default", "-c", "5", app="tests.apps.rated", KIQ_RESPAWN_BURST="100")
+    cluster = stage.run_cluster("default", "default", "-c", "5", app="tests.apps.rated", KIQ_HEALTH_RESPAWN_BURST="100")
     cluster.wait_ready(2)
     words = [f"job-{number}" for number in range(JOBS)]
     for name in names:
@@ -110,7 +110,7 @@ def test_the_place_of_a_job_comes_back_with_its_unit_when_its_process_is_killed(
 
 
 def test_a_process_that_slept_through_its_recovery_has_lost_its_place(stage: Stage) -> None:
-    environ = {"KIQ_SILENCE_TIMEOUT": "0", "KIQ_RECOVER_AFTER": "2"}
+    environ = {"KIQ_HEALTH_SILENCE_TIMEOUT": "0", "KIQ_HEALTH_RECOVER_AFTER": "2"}
     sleeper = stage.run_cluster("default", "-c", "2", app=APP, **environ)
     pid = sleeper.wait_ready()[0]
     stage.push("within", "a")
@@ -131,7 +131,7 @@ def test_a_process_that_slept_through_its_recovery_has_lost_its_place(stage: Sta
 
 
 def test_never_do_more_run_at_once_and_all_end_though_a_process_is_killed(stage: Stage) -> None:
-    cluster = stage.run_cluster("default", "default", "-c", "4", app=APP, KIQ_RESPAWN_BURST="100")
+    cluster = stage.run_cluster("default", "default", "-c", "4", app=APP, KIQ_HEALTH_RESPAWN_BURST="100")
     cluster.wait_ready(2)
     words = [str(number) for number in range(JOBS)]
     stage.push_many("counted", [[word] for word in words])

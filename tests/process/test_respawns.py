@@ -35,7 +35,7 @@ def killings(cluster: Cluster, count: int) -> Iterator[int]:
 
 @pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.full)])
 def test_prometheus_sees_no_counter_go_back_and_no_series_come_through_respawns(stage: Stage, kills: int) -> None:
-    cluster = stage.run_cluster("default", "other", "-c", "2", KIQ_RESPAWN_BURST="1000")
+    cluster = stage.run_cluster("default", "other", "-c", "2", KIQ_HEALTH_RESPAWN_BURST="1000")
     with prometheus(cluster.port) as scrapes:
         for number in killings(cluster, kills):
             stage.push_many("record", [["x"]] * 50)
@@ -62,7 +62,7 @@ def test_prometheus_sees_no_counter_go_back_and_no_series_come_through_respawns(
 def test_the_supervisor_does_not_grow_with_the_children_that_it_replaces(
     stage: Stage, kills: int, warm_up: int, record_property: Callable[[str, object], None]
 ) -> None:
-    cluster = stage.run_cluster("default", "other", "-c", "2", KIQ_RESPAWN_BURST="2000")
+    cluster = stage.run_cluster("default", "other", "-c", "2", KIQ_HEALTH_RESPAWN_BURST="2000")
     supervisor = psutil.Process(cluster.pid)
     for number in killings(cluster, kills):
         if number == warm_up:

@@ -62,14 +62,14 @@ def test_a_release_that_does_not_boot_never_takes_a_slot(stage: Stage, releases:
         ("@on('startup')\ndef fail(): raise RuntimeError('no database')", "a startup handler failed (RuntimeError: "),
         ("if 'KIQ_SLOT' in os.environ: import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("if 'KIQ_SLOT' in os.environ:\n  @on('startup')\n  def leave(): raise SystemExit('gone')", "SystemExit: gone"),
-        ("if 'KIQ_SLOT' in os.environ: time.sleep(60)", "boot_timeout"),
+        ("if 'KIQ_SLOT' in os.environ: time.sleep(60)", "health.boot_timeout"),
     ],
 )
 def test_a_worker_that_does_not_boot_says_why(
     stage: Stage, releases: Releases, tmp_path: Path, source: str, why: str
 ) -> None:
     control = tmp_path / "control"
-    cluster = releases.run(stage, "default", "-c", "1", KIQ_BOOT_TIMEOUT="3", KIQ_CONTROL=str(control))
+    cluster = releases.run(stage, "default", "-c", "1", KIQ_HEALTH_BOOT_TIMEOUT="3", KIQ_CONTROL=str(control))
     cluster.wait_ready()
     releases.deploy("2", source)
 
@@ -206,7 +206,7 @@ def test_a_successor_that_is_killed_ends_the_roll_and_the_old_process_stays(stag
 def test_a_successor_that_never_becomes_ready_is_given_up_after_the_boot_timeout(
     stage: Stage, releases: Releases
 ) -> None:
-    cluster = releases.run(stage, "default", "-c", "1", KIQ_BOOT_TIMEOUT="3")
+    cluster = releases.run(stage, "default", "-c", "1", KIQ_HEALTH_BOOT_TIMEOUT="3")
     pids = cluster.wait_ready()
     releases.deploy("2", "@on('startup')\ndef hang(): threading.Event().wait()")
 

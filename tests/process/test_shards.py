@@ -125,8 +125,8 @@ def test_a_frozen_worker_is_recovered_in_its_shard_and_settles_nothing_when_it_w
     cluster = stage.run_cluster(
         *arguments,
         app=stage.write_application(APPLICATION),
-        KIQ_SILENCE_TIMEOUT="0",
-        KIQ_RECOVER_AFTER="2",
+        KIQ_HEALTH_SILENCE_TIMEOUT="0",
+        KIQ_HEALTH_RECOVER_AFTER="2",
     )
     pids = cluster.wait_ready(3)
     eu.push_many("far", [[str(number)] for number in range(RACED)], queue="far")

@@ -47,7 +47,7 @@ def test_the_jobs_of_a_dead_host_come_back_though_no_worker_lives_as_long_as_tha
         engine.exchange(connection, DEAD, 1, {"lost": (1, 1)}, [], time.time())
     assert stage.held(DEAD.identity)
 
-    soon = {"KIQ_RECOVER_AFTER": str(RECOVER_AFTER_SECONDS), "KIQ_SILENCE_TIMEOUT": "0"}
+    soon = {"KIQ_HEALTH_RECOVER_AFTER": str(RECOVER_AFTER_SECONDS), "KIQ_HEALTH_SILENCE_TIMEOUT": "0"}
     app, life = stage.write_application(APP), {"LIFE": str(RECOVER_AFTER_SECONDS / 4)}
     cluster = stage.run_cluster("default", "default", "default", "-c", "1", app=app, **soon, **life)
 

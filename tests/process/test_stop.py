@@ -145,7 +145,7 @@ def test_nothing_is_respawned_while_it_stops(stage: Stage) -> None:
 
 @pytest.mark.full
 def test_a_child_that_misses_its_stop_is_killed_after_the_grace_and_the_exit_code_is_9(stage: Stage) -> None:
-    cluster = stage.run_cluster("default", "other", "-c", "1", "-t", "0.2", KIQ_SILENCE_TIMEOUT="0")
+    cluster = stage.run_cluster("default", "other", "-c", "1", "-t", "0.2", KIQ_HEALTH_SILENCE_TIMEOUT="0")
     pids = stage.occupy(cluster, 2)
     os.kill(pids[0], signal.SIGSTOP)
 
@@ -222,7 +222,9 @@ def test_a_stop_waits_for_a_hanging_application_no_longer_than_its_boot_may_take
         if {where!r} == "startup handler":
             on("startup")(hang)
     """)
-    cluster = stage.run_cluster("default", "--directory", str(tmp_path), "-t", "600", app=app, KIQ_BOOT_TIMEOUT="4")
+    cluster = stage.run_cluster(
+        "default", "--directory", str(tmp_path), "-t", "600", app=app, KIQ_HEALTH_BOOT_TIMEOUT="4"
+    )
     wait_until((tmp_path / "hanging").exists, "the application to hang")
 
     cluster.signal(signal.SIGTERM)

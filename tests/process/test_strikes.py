@@ -95,7 +95,9 @@ def test_a_kill_before_the_settle_strikes_a_job_once_and_an_ended_strike_lets_it
     strikes = StrikeSet(store=stage.store)
     dropping, deferring = strikes.add("drop", 60, name="never"), strikes.add("defer", 60, name="later", delay=3_600)
     stage.store.call("SET", "kills", 1)
-    cluster = stage.run_cluster("default", "default", "-c", "1", app="tests.apps.refused", KIQ_RESPAWN_BURST="100")
+    cluster = stage.run_cluster(
+        "default", "default", "-c", "1", app="tests.apps.refused", KIQ_HEALTH_RESPAWN_BURST="100"
+    )
     cluster.wait_ready(2)
 
     jids = {stage.push("never", "a"), stage.push("later", "a")}

@@ -12,7 +12,7 @@ from tests.proc import wait_exited
 from tests.proxy import Proxy
 from tests.stage import Stage
 
-SOON = {"KIQ_RECOVER_AFTER": "3", "KIQ_SILENCE_TIMEOUT": "0"}
+SOON = {"KIQ_HEALTH_RECOVER_AFTER": "3", "KIQ_HEALTH_SILENCE_TIMEOUT": "0"}
 
 
 def move_to_another_host(store: Store, identity: str) -> None:

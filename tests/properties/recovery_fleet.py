@@ -213,7 +213,7 @@ class RecoveryFleet:
         engine = Link(self._links, DeadSetLimits(1, 1.0))
         engine.fleet = self
         runtime = Runtime(
-            Config(recover_after=RECOVER_AFTER),
+            Config(health_recover_after=RECOVER_AFTER),
             engine.store,
             self._setup,
             Events(),

@@ -61,7 +61,7 @@ class Watcher:
         self.times_uncertain = 0
         events = Events()
         events.listen(lambda event, fields: self.events.append((event, fields["why"])))
-        runtime = Runtime(Config(recover_after=SILENCE_LIMIT_SECONDS), store, setup, events, self.clock)
+        runtime = Runtime(Config(health_recover_after=SILENCE_LIMIT_SECONDS), store, setup, events, self.clock)
         self.fencing = Fencing(self.clock, SILENCE_LIMIT_SECONDS)
         self.fencing.begin(name)
         self.recovery = Recovery(

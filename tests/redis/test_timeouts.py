@@ -176,7 +176,7 @@ class TestRecovery:
     def recovery(self, table: Table, setup: Setup) -> Iterator[Recovery]:
         here = Member("host:2:bbbbbbbbbbbb", 1, "boot ns 1 3")
         table.engine.join(here)
-        runtime = Runtime(Config(recover_after=2.0), table.store, setup, Events())
+        runtime = Runtime(Config(health_recover_after=2.0), table.store, setup, Events())
         fencing = Fencing(runtime.clock, 2.0)
         fencing.begin(here.identity)
         self.uncertain: list[str] = []

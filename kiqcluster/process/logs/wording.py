@@ -43,7 +43,7 @@ WORDING: dict[str, tuple[int, str]] = {
     "worker_stranded": (
         logging.ERROR,
         "Redis did not answer ({error}): what it held stays in flight under {identity} (units: {units}) and "
-        "is given back when a worker starts on this host, or by any other after recover_after",
+        "is given back when a worker starts on this host, or by any other after health.recover_after",
     ),
     "worker_left": (logging.INFO, "stopped"),
     "worker_orphaned": (logging.WARNING, "the supervisor is gone: finishing running jobs, then leaving"),
@@ -159,7 +159,7 @@ WORDING: dict[str, tuple[int, str]] = {
     "forked_with_threads": (
         logging.WARNING,
         "slot {slot}: pid {child} was forked while threads run in the supervisor, which starts none: {threads}; it may "
-        "hang on what they hold (boot_timeout ends it then); restart the supervisor without them",
+        "hang on what they hold (health.boot_timeout ends it then); restart the supervisor without them",
     ),
     "metric_refused": (
         logging.ERROR,
@@ -277,7 +277,7 @@ WORDING: dict[str, tuple[int, str]] = {
     "cluster_stranded": (
         logging.ERROR,
         "what {identities} held is still in flight in Redis; it is given back when a worker starts on this host, "
-        "or by any other after recover_after",
+        "or by any other after health.recover_after",
     ),
     "cluster_stopped": (logging.INFO, "stopped, exit {code}"),
     "stop_overdue": (logging.ERROR, "slot {slot}: pid {child} did not leave in time and is killed"),

@@ -30,10 +30,10 @@ def passed_deadline(slot: Slot, child: Child, config: Config, stop_by: float | N
         return Deadline.STOP
     # A replacement that is ready has to fetch as well, within the same time.
     is_booting = not child.is_ready or child is slot.replacement
-    if is_booting and now >= child.beat.at + config.boot_timeout:
+    if is_booting and now >= child.beat.at + config.health_boot_timeout:
         return Deadline.BOOT
     is_leaving = stop_by is not None or child.ending.is_asked_to_stop
-    may_be_silent = not config.silence_timeout or not child.is_ready or is_leaving
-    if not may_be_silent and now >= child.beat.at + config.silence_timeout:
+    may_be_silent = not config.health_silence_timeout or not child.is_ready or is_leaving
+    if not may_be_silent and now >= child.beat.at + config.health_silence_timeout:
         return Deadline.SILENCE
     return Deadline.QUIET if now >= child.quiet_until else None

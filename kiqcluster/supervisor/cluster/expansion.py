@@ -152,8 +152,10 @@ def setting_warnings(config: Config, slots: int) -> list[str]:
             f"min_concurrency is {config.min_concurrency} and max_concurrency {config.max_concurrency}: "
             "the second holds; 0 would be no limit"
         )
-    if config.ready_quorum is not None and config.ready_quorum > slots:
-        found.append(f"ready_quorum is {config.ready_quorum}, of slots there are {slots}: all of them have to be ready")
+    if config.health_ready_quorum is not None and config.health_ready_quorum > slots:
+        found.append(
+            f"health.ready_quorum is {config.health_ready_quorum}, of slots there are {slots}: all have to be ready"
+        )
     if config.roll_min_serving is not None and config.roll_min_serving > slots:
         found.append(
             f"roll.min_serving is {config.roll_min_serving}, of slots there are {slots}: no worker beyond "

@@ -77,12 +77,12 @@ class ReliableFetch:
         self.coordinator = FetchCoordinator(order, self._in_flight, runtime.clock, wake_manager, processors)
         self._membership = Membership(engine, new_member, on_member, self.coordinator.ended)
         self._on_rejoined = on_rejoined
-        self.hand_lists = HandLists(engine, runtime.clock, runtime.config.recover_after)
+        self.hand_lists = HandLists(engine, runtime.clock, runtime.config.health_recover_after)
         self._health = RedisHealth(runtime)
         self._hands_health = RedisHealth(runtime)  # of the manager
         self._pid = os.getpid()
         self._call = 0
-        self._max_reply_seconds = min(STALE_UNIT_SECONDS, runtime.config.recover_after / 2) / 2
+        self._max_reply_seconds = min(STALE_UNIT_SECONDS, runtime.config.health_recover_after / 2) / 2
         self.round_trips = 0  # of batches whose replies came
         self.round_trip_seconds = 0.0  # that the replies were waited for
         self.has_crashed = False  # in a batch: units, or outcomes, may have been left behind

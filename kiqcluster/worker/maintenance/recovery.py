@@ -147,7 +147,7 @@ class Recovery(Service):
         self._settle_timed_out = settle_timed_out
         self._orphans = Orphans()
         self._wakeup = threading.Event()
-        self._beat = MembershipBeat(engine, runtime.clock, runtime.config.recover_after)
+        self._beat = MembershipBeat(engine, runtime.clock, runtime.config.health_recover_after)
         self._beat_at = 0.0
         self._refusal = ""
         self._wake_lists = WakeLists(engine, runtime.clock)

@@ -118,7 +118,7 @@ class Execution:
         self._registry = registry
         self._stopping = stopping
         # Far below the time after which others may run what this process holds.
-        self._stale_seconds = min(STALE_UNIT_SECONDS, runtime.config.recover_after / 2)
+        self._stale_seconds = min(STALE_UNIT_SECONDS, runtime.config.health_recover_after / 2)
         self._on_limit = on_limit
         self._end_run = end_run
         self._async_jobs = async_jobs

@@ -102,7 +102,9 @@ def test_a_retired_slot_leaves_its_orphans_to_one_of_its_shard(shards: Shards) -
 
     slots[3].is_retiring, slots[3].child = True, None
     shards.processes._remove_retired_slots()
-    assert (slots[0].orphans, shards.events) == ({}, ["cluster_stranded"]), "others recover them after recover_after"
+    assert (slots[0].orphans, shards.events) == ({}, ["cluster_stranded"]), (
+        "others recover them after health.recover_after"
+    )
 
 
 def test_a_job_whose_process_is_being_killed_already_needs_no_other_kill(shards: Shards) -> None:

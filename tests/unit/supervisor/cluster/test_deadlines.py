@@ -11,7 +11,7 @@ from kiqcluster.supervisor.cluster.deadlines import Deadline, passed_deadline
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.slots import Slot
 
-CONFIG = Config(boot_timeout=60.0, silence_timeout=30.0)
+CONFIG = Config(health_boot_timeout=60.0, health_silence_timeout=30.0)
 NOW = 1_000.0
 
 
@@ -40,13 +40,13 @@ def test_a_process_has_boot_timeout_to_be_ready(slot: Slot, child: Child) -> Non
 def test_a_replacement_has_the_same_time_to_fetch(slot: Slot, child: Child) -> None:
     slot.child, slot.replacement = None, child
 
-    assert passed_deadline(slot, child, Config(boot_timeout=20.0), None, NOW + 20.0) is Deadline.BOOT
+    assert passed_deadline(slot, child, Config(health_boot_timeout=20.0), None, NOW + 20.0) is Deadline.BOOT
 
 
 def test_a_process_without_progress_is_silent(slot: Slot, child: Child) -> None:
     assert passed_deadline(slot, child, CONFIG, None, NOW + 29.9) is None
     assert passed_deadline(slot, child, CONFIG, None, NOW + 30.0) is Deadline.SILENCE
-    assert passed_deadline(slot, child, Config(silence_timeout=0.0), None, NOW + 9_999.0) is None
+    assert passed_deadline(slot, child, Config(health_silence_timeout=0.0), None, NOW + 9_999.0) is None
 
 
 @pytest.mark.parametrize("stop_by", [None, NOW + 40.0])

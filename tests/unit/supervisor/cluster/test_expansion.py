@@ -264,15 +264,15 @@ class TestPlans:
         ("config", "names"),
         [
             (Config(), []),
-            (Config(ready_quorum=2, roll_min_serving=2), []),
-            (Config(ready_quorum=3), ["ready_quorum"]),
+            (Config(health_ready_quorum=2, roll_min_serving=2), []),
+            (Config(health_ready_quorum=3), ["health.ready_quorum"]),
             (Config(min_concurrency=9, max_concurrency=3), ["min_concurrency"]),
             (Config(min_concurrency=21), ["min_concurrency"]),
             (Config(min_concurrency=3, max_concurrency=3), []),
             (Config(max_concurrency=2), []),
             (Config(min_concurrency=9, max_concurrency=0), []),
             (Config(min_concurrency=9, max_concurrency=3, concurrency=1), []),
-            (Config(ready_quorum=5, roll_min_serving=9), ["ready_quorum", "roll.min_serving"]),
+            (Config(health_ready_quorum=5, roll_min_serving=9), ["health.ready_quorum", "roll.min_serving"]),
         ],
     )
     def test_numbers_that_do_not_go_together_are_odd(self, config: Config, names: list[str]) -> None:

@@ -21,9 +21,10 @@ from kiqcluster.application.source_location import SourceLocation
 from kiqcluster.errors import InvalidArguments, JobDefinitionError, UsageError, class_name, message_of
 from kiqcluster.process.boundary.calls import exc_info, guarded, is_a
 from kiqcluster.process.in_force import InForce
+from kiqcluster.process.job_context import version_of
 from kiqcluster.sidekiq import active_job
 from kiqcluster.sidekiq.conversions import with_article
-from kiqcluster.sidekiq.payload import Payload
+from kiqcluster.sidekiq.payload import VERSION, Payload
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.sidekiq.selectors import DECLARED
 
@@ -203,6 +204,23 @@ class Definition:
     def _prepare_enveloped(self) -> tuple[object, Perform]:
         instance, perform = self.prepare()
         return instance, partial(active_job.run, self.name, self.signature, perform)
+
+    @property
+    def version(self) -> int:
+        """The option `version`; 0 for a class that declares none, as in GitLab."""
+        version: int = self.options.get(VERSION, 0)
+        return version
+
+    def is_older_than(self, payload: Payload) -> bool:
+        """Return whether a payload may have arguments that this class does not know yet."""
+        return version_of(payload) > self.version
+
+    def misfit(self, payload: Payload) -> str | None:
+        """Return why `perform` cannot be called with the arguments of a payload, None if it can.
+
+        A payload that is newer than the class fits: it waits for a process that has its version (features/versions).
+        """
+        return None if self.is_older_than(payload) else self.fits(payload["args"])
 
     def fits(self, arguments: list[JSON]) -> str | None:
         """Return None if `perform` can be called with these arguments, else the reason."""

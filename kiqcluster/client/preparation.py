@@ -26,7 +26,8 @@ from kiqcluster.application.registry import Definition
 from kiqcluster.client.destination import store_for_push
 from kiqcluster.client.draft import Draft, Drafts
 from kiqcluster.errors import InvalidArguments, InvalidPush, PushError
-from kiqcluster.features.stacks import PushHooks, current_stacks
+from kiqcluster.features.hooks.push_hooks import PushHooks
+from kiqcluster.features.stacks import current_stacks
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.config import MIN_LIMITED_BYTES
 from kiqcluster.process.delivery import Ready

@@ -1,7 +1,7 @@
 """Features: guarantees about jobs beyond the engine's own, one file each, with a client half and a server half.
 
+hooks/         the points of a push and a run at which features take part; which features a job uses
 stacks         which features are in force, in order, apart from the application's own middleware
-job_end        the end of a run, as features see it
 expiry         `expires_in`: a job that has not begun in time is dropped
 versions       payloads that are newer than the class of this process wait
 cancellation   `kiqcluster.cancel`: a job of a cancelled id does not begin
@@ -10,7 +10,7 @@ policies       `policy`: code of the application decides before each run: run, d
 tasks          jobs of a task: their status, from the push to the end
 limits/        jobs wait while others run, or have run: `rate_limit`, `concurrency_limit`
 cron           `cron`: jobs on a schedule; below the stacks, which see their pushes
-timeouts       `timeout`, `timeout_hard`: for how long a job may run; below the stacks
+timeouts       `timeout`, `timeout_hard`: for how long a job may run
 iteration      iterable jobs: where one is, written in the step that ends its run
 results        `result_ttl`: what a job returned is kept for whoever waits for it
 history        the events of a job, for Django's tasks: from the push to the end

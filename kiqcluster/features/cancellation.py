@@ -1,7 +1,5 @@
 """Cancellation: jobs that somebody has cancelled by their ids (`kiqcluster.cancel`) do not begin, and end once.
 
-Marks    the ids of cancelled jobs and of cancelled tasks; which of them a running job is told of
-
 client   on_named_jid: a push that names its jid removes an old mark of that id
 server   on_begin: a row that drops the job if Redis has a mark for it; on_end: removes the mark of a job that has ended
 
@@ -16,44 +14,18 @@ Runs in: processor threads; the heartbeat's thread (`apply`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 from kiqcluster.application.registry import Definition
-from kiqcluster.features.job_end import JobEnd
-from kiqcluster.features.tasks import CANCELLED_BY_TASK
+from kiqcluster.features.hooks.job_end import JobEnd
+from kiqcluster.process.context.cancel_marks import Marks
 from kiqcluster.process.job_context import JobContext
 from kiqcluster.process.runtime import Push, Run
 from kiqcluster.sidekiq.outcome import Dead, Discard, Done, Dropped, Effect
-from kiqcluster.sidekiq.payload import DROPPED_BY_CANCEL, task_of
+from kiqcluster.sidekiq.payload import DROPPED_BY_CANCEL
 
-__all__ = ["CANCELLATIONS", "Cancellations", "ClientCancellations", "Marks"]
+__all__ = ["CANCELLATIONS", "Cancellations", "ClientCancellations"]
 
 FINAL = (Done, Dead, Discard, Dropped)
-
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """Ids of cancelled jobs, and of cancelled tasks that have jobs which have not ended."""
-
-    jids: frozenset[str] = frozenset()
-    tasks: frozenset[str] = frozenset()
-
-    def __bool__(self) -> bool:
-        return bool(self.jids or self.tasks)
-
-    def reason(self, job: JobContext) -> str:
-        """Return by what a job is cancelled, as it is in `dropped_by`; "" if it is not."""
-        if job.jid in self.jids:
-            return DROPPED_BY_CANCEL
-        task = task_of(job.payload) if self.tasks else None
-        return CANCELLED_BY_TASK if task is not None and task[0] in self.tasks else ""
-
-    def tell(self, job: JobContext) -> bool:
-        """Tell a job that it is cancelled; return False if it is not, or has been told."""
-        reason = "" if job.cancelled else self.reason(job)
-        if reason:
-            job.cancel(reason)
-        return bool(reason)
 
 
 class Cancellations:
@@ -72,6 +44,9 @@ class Cancellations:
 
     def is_used_by(self, _definition: Definition) -> bool:
         return bool(self.marks.jids)
+
+    def is_used_in(self, context: JobContext) -> bool:
+        return context.cancelled
 
     def asks_ahead(self, _definition: Definition) -> bool:
         return True

@@ -26,12 +26,12 @@ from kiqcluster.application.options import OPTIONS
 from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.errors import CannotRun, MalformedPayload, NormalFailure, message_of
 from kiqcluster.features.expiry import EXPIRES_IN, EXPIRY
-from kiqcluster.features.job_end import JobEnd
+from kiqcluster.features.hooks.job_end import JobEnd
 from kiqcluster.features.payload import size_limiter
 from kiqcluster.features.results import MAX_RESULT_BYTES, RESULT_TTL, described, encoded_result, kept_of, with_encoded
 from kiqcluster.process.boundary.calls import is_a
 from kiqcluster.process.clock import SystemClock
-from kiqcluster.process.runtime import Run, current_setup
+from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import Done, Effect
 from kiqcluster.sidekiq.payload import Payload, check_arguments, read, stamp
@@ -54,12 +54,6 @@ class Chains:
 
     def is_used_by(self, _definition: Definition, /) -> bool:
         return False  # what counts is the payload
-
-    def asks_ahead(self, _definition: Definition) -> bool:
-        return True
-
-    def on_begin(self, _run: Run) -> Iterable[Effect]:
-        return ()
 
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
         """Return the rows that push the next job, or tell that the chain has ended.  Raises ValueError for no chain."""

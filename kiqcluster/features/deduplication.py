@@ -30,9 +30,9 @@ from typing import Any
 from kiqcluster.application.bound_calls import bound, without_defaults
 from kiqcluster.application.options import CLAIMING, EXCLUSIVE, NO_STRATEGY, UNTIL_START
 from kiqcluster.application.registry import Definition, current_registry
-from kiqcluster.errors import InvalidPush
+from kiqcluster.errors import InvalidPush, MalformedPayload
 from kiqcluster.features.expiry import EXPIRES_IN, EXPIRY
-from kiqcluster.features.job_end import JobEnd
+from kiqcluster.features.hooks.job_end import JobEnd
 from kiqcluster.features.payload import encryption
 from kiqcluster.process.boundary.calls import guarded, is_a, shown
 from kiqcluster.process.clock import SystemClock
@@ -149,6 +149,11 @@ class ServerDeduplication:
     def on_end_failed(self, end: JobEnd, _error: BaseException) -> Iterable[Effect]:
         """Return the row of the lock; the sweep sends the next equal job on."""
         return self._lock_rows(end, current_registry().get(end.name))
+
+    def on_unreadable(self, payload: Payload, keys: Keys, _error: MalformedPayload) -> Iterable[Effect]:
+        """Return the row that releases the lock."""
+        lock = lock_of(payload)
+        return () if lock is None else (Effect("clear", keys.lock(lock[0]), (lock[1],)),)
 
     def _lock_rows(self, end: JobEnd, definition: Definition | None) -> Iterable[Effect]:
         lock = lock_of(end.payload)

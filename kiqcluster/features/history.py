@@ -26,7 +26,7 @@ from typing import Any
 
 from kiqcluster.application.registry import Definition
 from kiqcluster.errors import InvalidPush, JobDropped, class_name, message_of
-from kiqcluster.features.job_end import JobEnd
+from kiqcluster.features.hooks.job_end import JobEnd
 from kiqcluster.features.results import MAX_RESULT_BYTES, kept_of
 from kiqcluster.process.boundary.calls import guarded
 from kiqcluster.process.clock import SystemClock

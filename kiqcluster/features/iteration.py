@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from kiqcluster.application.registry import Definition
 from kiqcluster.errors import MalformedIteration
 from kiqcluster.features.cancellation import CANCELLATIONS
-from kiqcluster.features.job_end import JobEnd
-from kiqcluster.process.runtime import Run
+from kiqcluster.features.hooks.job_end import JobEnd
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import Discard, Done, Dropped, Effect
 from kiqcluster.sidekiq.ruby_json import JSON
@@ -61,12 +60,6 @@ class Iterations:
 
     def is_used_by(self, definition: Definition, /) -> bool:
         return definition.is_iterable
-
-    def asks_ahead(self, _definition: Definition) -> bool:
-        return True
-
-    def on_begin(self, _run: Run) -> Iterable[Effect]:
-        return ()
 
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
         """Return the row that removes the state, or writes it."""

@@ -5,7 +5,7 @@ The job writes an attribute of its context.  Once a second the worker writes wha
 run deletes the key, so that a retry begins anew.
 
 encoded, read_progress   what Redis keeps
-on_end                   the effect `forget`; only asked of runs that have said something (worker/run/feature_rows)
+on_end                   the effect `forget`, of runs that have said something (`is_used_in`)
 
 Price: a call in a job writes one attribute.  Of all jobs of a process together, one script a second while they say
 something new; at the end of such a run one effect with one Redis call.  Other jobs pay for one look at an attribute.
@@ -19,8 +19,8 @@ from math import isfinite
 from typing import TypeGuard
 
 from kiqcluster.application.registry import Definition
-from kiqcluster.features.job_end import JobEnd
-from kiqcluster.process.runtime import Run
+from kiqcluster.features.hooks.job_end import JobEnd
+from kiqcluster.process.job_context import JobContext
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import Effect
 
@@ -57,8 +57,8 @@ class ProgressEnds:
     def is_used_by(self, _definition: Definition, /) -> bool:
         return False  # what counts is what the run has said
 
-    def on_begin(self, _run: Run) -> Iterable[Effect]:
-        return ()
+    def is_used_in(self, context: JobContext) -> bool:
+        return context.progressed is not None
 
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
         """Return the row that deletes the progress of the run."""

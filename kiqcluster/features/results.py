@@ -23,10 +23,9 @@ from typing import Any, Literal
 from kiqcluster.application.converters import plain
 from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.errors import CannotRun, NormalFailure, class_name, message_of
-from kiqcluster.features.job_end import JobEnd
+from kiqcluster.features.hooks.job_end import JobEnd
 from kiqcluster.features.progress import Progress
 from kiqcluster.process.boundary.calls import is_a
-from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import Dead, Discard, Done, Dropped, Effect
 from kiqcluster.sidekiq.payload import Payload, check_storable
@@ -81,12 +80,6 @@ class Results:
 
     def is_used_by(self, definition: Definition, /) -> bool:
         return RESULT_TTL in definition.local
-
-    def asks_ahead(self, _definition: Definition) -> bool:
-        return True
-
-    def on_begin(self, _run: Run) -> Iterable[Effect]:
-        return ()
 
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
         """Return the row that keeps the result of a job that has ended."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kiqcluster.application.registry import Definition
-from kiqcluster.features.job_end import JobEnd
+from kiqcluster.features.hooks.job_end import JobEnd
 from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.durations import MAX_DURATION_SECONDS
 from kiqcluster.process.runtime import Run

@@ -23,19 +23,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kiqcluster.application.registry import Definition
-from kiqcluster.errors import NormalFailure, class_name, message_of
-from kiqcluster.features.job_end import JobEnd
+from kiqcluster.errors import MalformedPayload, NormalFailure, class_name, message_of
+from kiqcluster.features.hooks.job_end import JobEnd
 from kiqcluster.process.boundary.calls import is_a
 from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Dead, Discard, Done, Dropped, Effect, Outcome, Retry
-from kiqcluster.sidekiq.payload import TASK_ID, Payload, task_of
+from kiqcluster.sidekiq.payload import CANCELLED_BY_TASK, TASK_ID, Payload, task_of
 from kiqcluster.store.entry_moves import CANCELLED_WITH_TASK
 
-__all__ = ["CANCELLED_BY_TASK", "TaskEvents", "encoded", "error_rows"]
+__all__ = ["TaskEvents", "encoded"]
 
-CANCELLED_BY_TASK = "task"  # in `dropped_by`
 MAX_TEXT_CHARACTERS = 1_000  # of an error
 MAX_RUN_BYTES = 15_000  # of the messages of a run; a job keeps 20 kB (tasks.lua)
 
@@ -70,13 +69,12 @@ class TaskEvents:
         """Return the same row, without messages of the run."""
         return self.on_end(end)
 
-
-def error_rows(payload: Payload, keys: Keys, error: BaseException) -> Iterable[Effect]:
-    """Return the rows about a payload that is buried because it cannot be read as a job."""
-    task = task_of(payload)
-    if task is None:
-        return ()
-    return (Effect("event", keys.task(task[0]), (task[1], "error", "", "", encoded([_described(error)]))),)
+    def on_unreadable(self, payload: Payload, keys: Keys, error: MalformedPayload) -> Iterable[Effect]:
+        """Return the row that ends a job which cannot be read."""
+        task = task_of(payload)
+        if task is None:
+            return ()
+        return (Effect("event", keys.task(task[0]), (task[1], "error", "", "", encoded([_described(error)]))),)
 
 
 def encoded(messages: Iterable[str]) -> str:

@@ -5,40 +5,35 @@ timeout        cooperative: `current_job()` tells the job what is left, and `che
 timeout_hard   the process of the job is replaced (supervisor/cluster/job_timeouts), also if the job holds the
                interpreter; the job has failed with JobTimedOut (worker/run/timed_out)
 
-begin          when a unit begins: its limits are put where the job and the supervisor see them
-hard_timeout   the error of a job that was ended
+on_start       when a unit begins: its limits are put where the job and the supervisor see them
 
-Price: no round trip.  A class without both options costs one comparison, a run with them 2 µs.
+Price: no round trip.  A class without both options pays nothing, a run with them 2 µs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kiqcluster.application.registry import Definition
-from kiqcluster.errors import JobTimedOut
-from kiqcluster.process.job_context import JobContext, TimeLimit
+from kiqcluster.features.hooks.job_start import JobStart
+from kiqcluster.process.job_context import TimeLimit
 
-__all__ = ["begin", "hard_timeout"]
-
-
-def begin(
-    context: JobContext,
-    definition: Definition,
-    monotonic: Callable[[], float],
-    on_hard: Callable[[str, float], None],
-    token: str = "",
-) -> None:
-    """Put the limits of a run into force.  on_hard: gets the unit's token and the seconds of `timeout_hard`."""
-    seconds = definition.local.get("timeout")
-    if seconds is not None:
-        context.time_limit = TimeLimit(seconds, monotonic() + seconds, monotonic)
-    seconds = definition.local.get("timeout_hard")
-    if seconds is not None:
-        on_hard(token, seconds)
+__all__ = ["Timeouts"]
 
 
-def hard_timeout(name: str, definition: Definition | None) -> JobTimedOut:
-    """Return the error of a job whose process was replaced because of it."""
-    limit = 0.0 if definition is None else definition.local.get("timeout_hard", 0.0)
-    return JobTimedOut(name, "timeout_hard", limit)
+class Timeouts:
+    """The server half."""
+
+    name = "timeout"
+    keys: frozenset[str] = frozenset()
+
+    def is_used_by(self, definition: Definition) -> bool:
+        return definition.has_timeout
+
+    def on_start(self, start: JobStart) -> None:
+        """Put the limits of a run into force."""
+        local = start.definition.local
+        seconds = local.get("timeout")
+        if seconds is not None:
+            start.context.time_limit = TimeLimit(seconds, start.monotonic() + seconds, start.monotonic)
+        seconds = local.get("timeout_hard")
+        if seconds is not None:
+            start.on_limit(start.token, seconds)

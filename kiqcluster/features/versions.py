@@ -3,8 +3,7 @@
 The class declares `version=N`, and its pushes carry the key `version`; a payload without it counts as 0, as in GitLab,
 and so does a class that declares none.  `perform` may handle all versions up to its own: `current_job().version`.
 
-1. is_newer   whether a payload is newer than a class
-2. on_begin   such a job is deferred, as often as it comes: 30 s, and 30 s more each time, 5 minutes at most
+on_begin   such a job is deferred, as often as it comes: 30 s, and 30 s more each time, 5 minutes at most
 
 Price: no round trip and no key in Redis; a payload without `version` costs nothing.
 Counterpart: GitLab's sidekiq_versioning, which has run such jobs in the old code since it no longer requeues them.
@@ -19,25 +18,15 @@ from kiqcluster.application.registry import Definition
 from kiqcluster.process.job_context import version_of
 from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq.outcome import Effect
-from kiqcluster.sidekiq.payload import VERSION, Payload, deferral_count
+from kiqcluster.sidekiq.payload import VERSION, deferral_count
 from kiqcluster.store.engine.units import BeginVerdict
 
-__all__ = ["DEFERRED_BY_VERSION", "VersionCheck", "is_newer"]
+__all__ = ["DEFERRED_BY_VERSION", "VersionCheck"]
 
 DEFERRED_BY_VERSION = "version"  # in `deferred_by`
 DEFERRAL_SECONDS = 30.0  # a deploy brings the newer release within minutes
 MAX_DEFERRAL_SECONDS = 300.0  # where it does not come, or was rolled back, the jobs must not keep the fleet busy
 MAX_LOGGED = 1_000  # (class, version) pairs that a process remembers to have logged
-
-
-def is_newer(payload: Payload, definition: Definition) -> bool:
-    """Return whether a payload may have arguments that this class does not know yet."""
-    return version_of(payload) > _declared(definition)
-
-
-def _declared(definition: Definition) -> int:
-    version: int = definition.options.get(VERSION, 0)
-    return version
 
 
 class VersionCheck:
@@ -57,7 +46,7 @@ class VersionCheck:
 
     def on_begin(self, run: Run) -> Iterable[Effect] | BeginVerdict:
         """Return a deferral for a payload that is newer than its class."""
-        if not is_newer(run.payload, run.job):
+        if not run.job.is_older_than(run.payload):
             return ()
         self._log(run)
         number = min(deferral_count(run.payload, self.name), 100) + 1  # an int of any size may be there
@@ -70,4 +59,4 @@ class VersionCheck:
             return
         self._logged.add((run.job.name, version))
         message = "%s: payloads of version %d wait for a process that has it, since this one has version %d"
-        logging.getLogger("kiqcluster").warning(message, run.job.name, version, _declared(run.job))
+        logging.getLogger("kiqcluster").warning(message, run.job.name, version, run.job.version)

@@ -78,6 +78,9 @@ class JobContext:
     extras: dict[str, Any] | None = field(default=None, init=False, repr=False)  # of log_extra_metadata_on_done
     messages: list[str] | None = field(default=None, init=False, repr=False)  # that the job has logged
     progressed: tuple[float, float | None] | None = field(default=None, init=False, repr=False)  # done, total
+    # Whether the run has come to use features of which its class and its payload say nothing.  Only ever set to True,
+    # for several threads do.
+    uses_more: bool = field(default=False, init=False, repr=False)
     places: Any = field(default=None, init=False, repr=False)  # kept by limits
     iteration: Any = field(default=None, init=False, repr=False)  # where an iterable job is (features/iteration)
     # tasks/added_jids keeps the rows here that the job has added to tasks: `added`, in vars(self)
@@ -158,6 +161,7 @@ class JobContext:
             if not isinstance(each, int | float) or isinstance(each, bool) or not 0 <= each < MAX_AMOUNT:
                 raise UsageError(f"progress({done!r}, {total!r}) does not fit; it takes numbers from 0 on")
         self.progressed = (done, total)
+        self.uses_more = True
 
     def cancel(self, by: str = "cancelled") -> None:
         """Tell the job that somebody has cancelled it; from any thread.  by: becomes `dropped_by`.
@@ -165,6 +169,7 @@ class JobContext:
         `kiqcluster.cancel(jid)` and `Task.cancel` call this.
         """
         self.cancelled_by = by
+        self.uses_more = True
         self.is_asked_to_stop = True
 
     @property

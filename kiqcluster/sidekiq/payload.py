@@ -28,6 +28,7 @@ from kiqcluster.sidekiq.conversions import conversion, is_model, key_conversion,
 from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = [
+    "CANCELLED_BY_TASK",
     "CATTR",
     "CORRELATION_ID",
     "DEFERRED_BY_RATE_LIMIT",
@@ -89,7 +90,7 @@ TASK_ID, USE_TASK_EVENT = "task_id", "use_task_event"  # keys: of the task; true
 TRANSIENT_KEYS = ("at", "enqueued_at")  # of a job on its way to a queue; entries of sets do not have them
 SCHEDULED_AT = "scheduled_at"  # key of the due time of a scheduled job, for the log (GitLab's)
 LOCALE, CATTR = "locale", "cattr"  # keys of Sidekiq's middleware for I18n and CurrentAttributes; also cattr_1, …
-DROPPED_BY_CANCEL = "cancelled"  # value of `dropped_by`
+DROPPED_BY_CANCEL, CANCELLED_BY_TASK = "cancelled", "task"  # values of `dropped_by`
 DEFERRED_BY_RATE_LIMIT = "rate_limit"  # value of `deferred_by`
 WRAPPED = "kiq_wrapped"  # key of an entry that keeps other bytes: "text" or "base64"; no argument can forge it
 WRAPPED_NAME = b'"kiq_wrapped"'  # as it is in those bytes

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from kiqcluster.errors import RedisRefused
-from kiqcluster.features.cancellation import CANCELLATIONS, Marks
+from kiqcluster.features.cancellation import CANCELLATIONS
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.features.strikes import STRIKES
+from kiqcluster.process.context.cancel_marks import Marks
 from kiqcluster.process.runtime import Runtime
 
 __all__ = ["Interventions"]
@@ -29,7 +30,7 @@ class Interventions:
         """Use the strikes, id → value; why: these are not all, "" if they are."""
         is_new, errors = STRIKES.apply(raw, why)
         if is_new:
-            current_stacks().ask_again()
+            current_stacks().run.ask_again()
         for error in errors:
             self._runtime.trouble("strikes", error)
 
@@ -39,7 +40,7 @@ class Interventions:
         why: nobody can read which they are, "" if they can.
         """
         if CANCELLATIONS.apply(jids, tasks):
-            current_stacks().ask_again()
+            current_stacks().run.ask_again()
         if CANCELLATIONS.marks:
             self._cancel_jobs(CANCELLATIONS.marks)
         if why and why != self._refusal:

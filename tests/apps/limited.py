@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from kiqcluster import Run, job
 from kiqcluster.application.registry import Definition
-from kiqcluster.features.job_end import JobEnd
+from kiqcluster.features.hooks.job_end import JobEnd
 from kiqcluster.features.stacks import STACKS, Stacks
 from kiqcluster.sidekiq.outcome import Effect
 from tests.apps.basic import note

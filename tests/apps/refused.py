@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kiqcluster import job, policies
-from kiqcluster.features.job_end import JobEnd
+from kiqcluster.features.hooks.job_end import JobEnd
 from kiqcluster.features.policies import ServerPolicies
 from kiqcluster.features.strikes import Strikes
 from kiqcluster.process.runtime import current_setup

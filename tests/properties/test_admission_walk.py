@@ -220,12 +220,12 @@ class Walk:
         known = STRIKES._raw
         with using_registry(process.registry):
             STRIKES.apply(process.strikes)
-            current_stacks().ask_again()
+            current_stacks().run.ask_again()
             try:
                 yield
             finally:
                 STRIKES.apply(*known)
-                current_stacks().ask_again()
+                current_stacks().run.ask_again()
 
     # laws
 
@@ -316,7 +316,7 @@ def walk_all(walks: int, beside: dict[str, Any], store: Store, setup: Setup) -> 
             raise
         finally:
             STRIKES.apply({})
-            current_stacks().ask_again()
+            current_stacks().run.ask_again()
 
 
 @pytest.mark.parametrize("beside", BESIDE)

@@ -71,7 +71,7 @@ class Walk:
         payload = json.loads(unit.payload)
         run = Run(payload, unit.queue, self.definition, None)
         rows: list[Effect] = []
-        for feature in current_stacks().server_of(self.definition, payload):
+        for feature in current_stacks().run.of(self.definition, payload).begins:
             found = feature.on_begin(run)
             assert isinstance(found, list | tuple)
             rows += found

@@ -16,10 +16,11 @@ from kiqcluster.application.registry import Registry
 from kiqcluster.client.chains import MAX_JOBS, Chain
 from kiqcluster.client.handle import Handle
 from kiqcluster.errors import InvalidArguments, InvalidPush, JobDropped, JobFailed, RedisRefused
-from kiqcluster.features.cancellation import CANCELLATIONS, Marks
+from kiqcluster.features.cancellation import CANCELLATIONS
 from kiqcluster.features.chains import KEPT_RESULT_TTL, THEN
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.process.config import Config
+from kiqcluster.process.context.cancel_marks import Marks
 from kiqcluster.process.runtime import Push, Setup
 from kiqcluster.sidekiq.outcome import Dead, Done, Dropped
 from kiqcluster.sidekiq.ruby_json import decode
@@ -486,7 +487,7 @@ class TestEnds:
         marks = [jid.decode() for jid in store.call("ZRANGE", store.keys.cancelled, 0, -1)]
         known = Marks(frozenset(marks), frozenset())  # as the heartbeat has a worker know them
         monkeypatch.setattr(CANCELLATIONS, "marks", known)
-        current_stacks().ask_again()
+        current_stacks().run.ask_again()
 
         outcomes = [worker.run(queue) for queue in ("default", "images", "low")]
 
@@ -494,7 +495,7 @@ class TestEnds:
         with pytest.raises(JobDropped, match="publish"):
             handle.result(0)
         monkeypatch.undo()
-        current_stacks().ask_again()
+        current_stacks().run.ask_again()
 
     def test_foreign_bytes_in_the_key_end_the_chain_and_are_reported(
         self, download: Any, worker: Worker, setup: Setup, store: Store

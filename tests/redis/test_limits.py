@@ -161,7 +161,7 @@ class TestEndWithoutBegin:
             unit.payload = unit.payload.replace(b'["b"]', b'["b","b"]')
         elif way == "struck":
             strikes.apply({b"1": Strike("1", "Sync", "drop", 9e9).encoded()})
-            stacks.ask_again()
+            stacks.run.ask_again()
         else:
             unit.deaths = 100
 
@@ -181,7 +181,7 @@ class TestEndWithoutBegin:
             worker = Worker(store, setup, registry)
         self.declare(worker).perform_async("a")
         strikes.apply({b"1": Strike("1", "Sync", "defer", 9e9, 300.0).encoded()})
-        stacks.ask_again()
+        stacks.run.ask_again()
         store.call(*count)
 
         assert isinstance(worker.run(), Deferred)

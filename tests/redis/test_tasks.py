@@ -381,10 +381,10 @@ class TestStatus:
         for action in ("drop", "defer"):
             strike = Strike("1", "handle_row", action, 9e9)
             STRIKES.apply({b"1": strike.encoded()})
-            current_stacks().ask_again()
+            current_stacks().run.ask_again()
             worker.run()
         STRIKES.apply({})
-        current_stacks().ask_again()
+        current_stacks().run.ask_again()
 
         assert counts(task) == {"error": 1, "enqueue": 1}
         assert task.status().failures[0].messages == ("dropped by strike:1",)

@@ -30,7 +30,7 @@ from typing import Any
 from kiqcluster.application.bound_calls import bound
 from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.errors import UsageError
-from kiqcluster.features.job_end import JobEnd
+from kiqcluster.features.hooks.job_end import JobEnd
 from kiqcluster.process.boundary.calls import guarded, shown
 from kiqcluster.process.job_context import current_job
 from kiqcluster.process.runtime import Run, current_setup

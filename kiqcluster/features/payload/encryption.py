@@ -1,7 +1,7 @@
 """Encryption: the last argument of a job with `encrypt` is a secret, from the push to `perform`.
 
 on_encode  the client half: the payload to write; called after middleware and all other features
-arguments  the server half: the arguments for `perform`, and for nothing else: middleware, hooks, handlers, logs and
+on_open    the server half: the arguments for `perform`, and for nothing else: middleware, hooks, handlers, logs and
            pages see what is stored
 keyed      the digest by which deduplication tells equal arguments, which must not tell a guessed secret
 
@@ -20,7 +20,7 @@ from kiqcluster.sidekiq.encryption import KEY_VERSION
 from kiqcluster.sidekiq.payload import ENCRYPT, WRAPPERS, Payload
 from kiqcluster.sidekiq.ruby_json import JSON
 
-__all__ = ["ClientEncryption", "arguments", "is_secret", "keyed"]
+__all__ = ["ClientEncryption", "ServerEncryption", "is_secret", "keyed"]
 
 
 def is_secret(payload: Payload) -> bool:
@@ -58,12 +58,20 @@ def _sealed(setup: Setup, payload: Payload, *, is_registered: bool) -> Payload:
     return encryption.encrypted(payload, keys)
 
 
-def arguments(setup: Setup, payload: Payload) -> list[JSON]:
-    """Return the arguments for `perform`.  Raises PayloadDecryptionError."""
-    if KEY_VERSION not in payload:
-        found: list[JSON] = payload["args"]
-        return found
-    return encryption.decrypted(payload, _keys(setup))
+class ServerEncryption:
+    """The server half."""
+
+    name = "encryption"
+    keys = frozenset({KEY_VERSION})
+
+    def is_used_by(self, _definition: Definition, /) -> bool:
+        return False  # what counts is the payload
+
+    def on_open(self, setup: Setup, payload: Payload, arguments: list[JSON]) -> list[JSON]:
+        """Return the arguments for `perform`.  Raises PayloadDecryptionError."""
+        if KEY_VERSION not in payload:  # middleware has taken it out
+            return arguments
+        return encryption.decrypted({**payload, "args": arguments}, _keys(setup))
 
 
 def keyed(setup: Setup, text: str) -> str | None:

@@ -26,11 +26,11 @@ from threading import get_native_id
 from typing import Any
 
 from kiqcluster.errors import JobTimedOut, UsageError
-from kiqcluster.features.cancellation import Marks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
 from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process.boundary.calls import guarded, handled_error, is_a
 from kiqcluster.process.clock import Clock
+from kiqcluster.process.context.cancel_marks import Marks
 from kiqcluster.process.service import Service
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.store.engine.units import Settlement

@@ -33,7 +33,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from kiqcluster.application.registry import Definition
-from kiqcluster.errors import CannotRun, MalformedPayload, as_exception
+from kiqcluster.errors import CannotRun, JobTimedOut, MalformedPayload, as_exception
 from kiqcluster.process.boundary.calls import is_a
 from kiqcluster.process.config import NO_LIMIT
 from kiqcluster.sidekiq.backtraces import BACKTRACE
@@ -83,6 +83,7 @@ __all__ = [
     "Unreadable",
     "Unresolved",
     "ending_of_forced_stop",
+    "hard_timeout",
     "killed_processes",
     "unresolved",
 ]
@@ -364,6 +365,12 @@ def killed_processes(job: ReadJob, *, is_told: bool) -> KilledProcesses:
         "mend the job, and retry it"
     )
     return KilledProcesses(error, deaths, is_told)
+
+
+def hard_timeout(job: ReadJob) -> JobTimedOut:
+    """Return the error of a job whose process was replaced because of its `timeout_hard`."""
+    limit = 0.0 if job.definition is None else job.definition.local.get("timeout_hard", 0.0)
+    return JobTimedOut(job.name, "timeout_hard", limit)
 
 
 def _ended(

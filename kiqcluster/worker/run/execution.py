@@ -39,9 +39,7 @@ from kiqcluster.errors import (
     UsageError,
     as_exception,
 )
-from kiqcluster.features import timeouts
-from kiqcluster.features.payload import encryption
-from kiqcluster.features.versions import is_newer
+from kiqcluster.features.hooks.job_start import JobStart
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
 from kiqcluster.process.boundary.calls import MEMORY_PAUSE_SECONDS, handled_error, is_a, with_memory
@@ -51,9 +49,8 @@ from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Run, Runtime
 from kiqcluster.process.service import run_coroutine
 from kiqcluster.process.tallies import DROPPED
-from kiqcluster.sidekiq.encryption import KEY_VERSION
 from kiqcluster.sidekiq.outcome import Deferred, Dropped, Interrupted, Outcome, Retry
-from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, Payload
+from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT
 from kiqcluster.store.engine.units import BeginVerdict
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
 from kiqcluster.worker.run import endings, retry
@@ -72,6 +69,7 @@ from kiqcluster.worker.run.endings import (
     Returned,
     Unreadable,
     ending_of_forced_stop,
+    hard_timeout,
     killed_processes,
     unresolved,
 )
@@ -213,22 +211,22 @@ class Execution:
 
         No local of this frame has the ending: see handled_error.
         """
-        payload, generation, lines = job.payload, Forks.generation, self._lines
+        payload, features, generation, lines = job.payload, job.features, Forks.generation, self._lines
         run.has_begun = True
         try:
             if lines is not None and run.context is not None:
                 lines.take(run.context, definition)
             arguments = payload["args"]
             is_misfit = not definition.fewest <= len(arguments) <= definition.most
-            if is_misfit and not is_newer(payload, definition) and (misfit := definition.fits(arguments)):
+            if is_misfit and (misfit := definition.misfit(payload)):
                 raise MisfitArguments(misfit)  # noqa: TRY301  # concluded like any error of the job
             if definition.is_async and not self._has_place(run):
                 run.ending = NOT_STARTED
                 return True
-            if job.features and not self._is_admitted(run, job):
+            if features.has_rows and not self._is_admitted(run, job):
                 return True
-            if definition.has_timeout and run.context is not None:
-                timeouts.begin(run.context, definition, self._monotonic, self._limit_of(run), run.unit.token)
+            if features.starts:
+                self._tell_start(run, job, definition)
             if lines is not None:
                 lines.start()
             instance, perform = definition.prepare()
@@ -240,7 +238,7 @@ class Execution:
             if self._setup.server_middleware.stack:
                 self._perform_within(run, job, definition, instance, perform)
                 return True
-            value = perform(*(self._opened(payload) if KEY_VERSION in payload else arguments))
+            value = perform(*(self._opened(job) if features.opens else arguments))
             if Forks.generation != generation or not Forks.page[0]:
                 exit_if_forked(generation)
             if value is None:
@@ -298,15 +296,22 @@ class Execution:
             return False
         return True
 
-    def _limit_of(self, run: JobRun) -> Callable[[str, float], None]:
-        """Return what is told for how long the unit may run."""
-        if run.record is None or self._async_jobs is None:
-            return self._on_limit
-        return partial(self._async_jobs.limit, run.record)
+    def _tell_start(self, run: JobRun, job: ReadJob, definition: Definition) -> None:
+        """Tell the features of a job that it starts."""
+        assert run.context is not None, "it has begun"
+        on_limit = self._on_limit
+        if run.record is not None and self._async_jobs is not None:
+            on_limit = partial(self._async_jobs.limit, run.record)
+        start = JobStart(run.context, definition, run.unit.token, self._monotonic, on_limit)
+        for on_start in job.features.starts:
+            on_start(start)
 
-    def _opened(self, payload: Payload) -> list[Any]:
-        """Return the arguments for `perform`: nothing else sees the encrypted one.  Raises PayloadDecryptionError."""
-        return encryption.arguments(self._setup, payload)
+    def _opened(self, job: ReadJob) -> list[Any]:
+        """Return the arguments for `perform`, which nothing else sees.  Raises PayloadDecryptionError."""
+        arguments: list[Any] = job.payload["args"]
+        for on_open in job.features.opens:
+            arguments = on_open(self._setup, job.payload, arguments)
+        return arguments
 
     def _start_async(
         self, run: JobRun, job: ReadJob, definition: Definition, instance: object, perform: Callable[..., Any]
@@ -317,7 +322,7 @@ class Execution:
         if self._setup.server_middleware.stack:
             coroutine = self._aperform_within(run, job, definition, instance, perform)
         else:
-            coroutine = perform(*self._opened(job.payload))
+            coroutine = perform(*self._opened(job))
         self._async_jobs.run_on_loop(run, run.record, coroutine)
 
     def _complete(self, run: JobRun, perform: Callable[..., Any], *arguments: Any) -> Any:
@@ -338,7 +343,7 @@ class Execution:
             exit_if_forked(generation)  # a child that middleware forked off has come to the job
             has_run = True
             try:
-                value = perform(*self._opened(job.payload))
+                value = perform(*self._opened(job))
             except BaseException as error:
                 exit_if_forked(generation, error)
                 raise
@@ -364,7 +369,7 @@ class Execution:
         async def last() -> Outcome | None:
             nonlocal has_run, value
             has_run = True
-            value = await _awaited(definition, perform, *self._opened(job.payload))
+            value = await _awaited(definition, perform, *self._opened(job))
             return None
 
         run.effects = []
@@ -407,7 +412,7 @@ class Execution:
         self._report.conclude(run, job, ending, outcome, self._monotonic() - run.started)
         if job.definition is not None and job.definition.has_timeout:
             self._report.count_timed_out(run, job.name)
-        if run.effects or job.features or context.cancelled_by or context.progressed is not None:
+        if run.effects or job.features.ends or context.uses_more:
             return self._with_effects(run, ending, outcome)
         return outcome
 
@@ -492,7 +497,7 @@ class Execution:
             job = self._reader.identify(run)
         except MalformedPayload as error:
             return self._cut_off(run, unreadable_job(run.unit), Unreadable(error))[1]
-        reason = timeouts.hard_timeout(job.name, job.definition)
+        reason = hard_timeout(job)
         ending, outcome = self._cut_off(run, job, Raised(reason))
         elapsed = max(reason.limit, self._runtime.clock.now() - run.since)  # of a dead process the start is not known
         self._report.conclude_timed_out(job, ending, outcome, elapsed)

@@ -3,7 +3,7 @@
 1. verdict        begin rows of the features that the unit uses → whether it may begin
 2. with_effects   rows that features, and server middleware, add to the outcome
 
-features/stacks.py says which features a job uses; begin.lua and settle.lua have the operations of rows.
+features/hooks says which features a job uses; begin.lua and settle.lua have the operations of rows.
 """
 
 from __future__ import annotations
@@ -13,22 +13,19 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, cast
 
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import MalformedPayload, StoreError
-from kiqcluster.features import tasks
-from kiqcluster.features.cancellation import CANCELLATIONS
-from kiqcluster.features.job_end import JobEnd
-from kiqcluster.features.progress import PROGRESS
-from kiqcluster.features.stacks import EndFeature, ServerFeature, asks_ahead, current_stacks
+from kiqcluster.features.hooks.job_end import JobEnd
+from kiqcluster.features.hooks.run_hooks import BeginFeature, EndFeature
+from kiqcluster.features.stacks import current_stacks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
 from kiqcluster.process.boundary.calls import MEMORY_PAUSE_SECONDS, guarded, with_memory
 from kiqcluster.process.job_context import CURRENT_JOB
 from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Effect, Outcome
-from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, lock_of, read_object
+from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, read_object
 from kiqcluster.store import is_outage
 from kiqcluster.store.engine.begin_calls import Begin
 from kiqcluster.store.engine.units import GO, BeginVerdict, Unit
@@ -41,11 +38,7 @@ __all__ = ["BeginRun", "FeatureRows", "RowsAhead"]
 BeginRun = Callable[[Unit, Sequence[Effect]], BeginVerdict]
 
 
-class End(ServerFeature, EndFeature, Protocol):
-    """A feature that takes part in the end of its jobs."""
-
-
-def begin_rows(features: Sequence[ServerFeature], seen: Run) -> tuple[Sequence[Effect], Sequence[str]] | BeginVerdict:
+def begin_rows(features: Sequence[BeginFeature], seen: Run) -> tuple[Sequence[Effect], Sequence[str]] | BeginVerdict:
     """Return the rows by which a unit may begin, with the name of the feature of each; or a verdict that decides."""
     rows: list[Effect] = []
     names: list[str] = []
@@ -70,7 +63,7 @@ class RowsAhead:
     def __init__(self, registry: Registry, keys: Keys) -> None:
         self._registry = registry
         self._keys = keys
-        self._stacks = current_stacks()
+        self._features_of = current_stacks().run.of
 
     def __call__(self, unit: Unit) -> Begin | None:
         """Return the begin of a unit; None if it has no rows, or has to wait for its turn."""
@@ -86,12 +79,11 @@ class RowsAhead:
         _, definition = self._registry.find(payload)
         if definition is None or unit.deaths or not definition.fewest <= len(payload["args"]) <= definition.most:
             return None
-        features = self._stacks.server_of(definition, payload)
-        if not all(asks_ahead(each, definition) for each in features):
+        features = self._features_of(definition, payload)
+        if not features.may_begin_ahead:
             return None
-        answer = begin_rows(
-            features, Run(payload, unit.queue, definition, None, [], unit.identity, unit.token, self._keys)
-        )
+        seen = Run(payload, unit.queue, definition, None, [], unit.identity, unit.token, self._keys)
+        answer = begin_rows(features.begins, seen)
         if isinstance(answer, BeginVerdict) or not answer[0]:
             return None
         return Begin(unit, *answer)
@@ -114,7 +106,7 @@ class FeatureRows:
         self._begin_run = begin_run
         self._report_error = report_error
         self._pause = pause
-        self._ends: dict[tuple[ServerFeature, ...], tuple[End, ...]] = {}  # of all combinations that were used
+        self._hooks = current_stacks().run
 
     def verdict(self, run: JobRun, job: ReadJob) -> BeginVerdict | None:
         """Return whether a unit may begin, by its features; None where Redis could not be asked."""
@@ -125,7 +117,7 @@ class FeatureRows:
             rows, names = asked.rows, asked.names
         else:
             seen = Run(job.payload, unit.queue, job.definition, None, [], unit.identity, unit.token, self._keys)
-            answer = begin_rows(job.features, seen)
+            answer = begin_rows(job.features.begins, seen)
             if isinstance(answer, BeginVerdict):
                 return answer
             rows, names = answer
@@ -153,11 +145,7 @@ class FeatureRows:
         added_before = run.effects or ()
         if job is None or context is None:
             return replace(outcome, effects=(*outcome.effects, *added_before)) if added_before else outcome
-        ends = self._ends_of(job.features)
-        if context.cancelled_by and CANCELLATIONS not in ends:
-            ends = (*ends, CANCELLATIONS)  # which removes its mark
-        if context.progressed is not None:
-            ends = (*ends, PROGRESS)
+        ends = self._hooks.ends_of(job.features, context)
         if not ends and not added_before:
             return outcome
         effects = [*outcome.effects, *added_before]
@@ -172,25 +160,25 @@ class FeatureRows:
         return replace(outcome, effects=tuple(effects)) if effects else outcome
 
     def of_unreadable(self, unit: Unit, error: MalformedPayload, outcome: Outcome) -> Outcome:
-        """Return the outcome of a unit that is no job, with the rows of its task and lock.  Asks no feature."""
+        """Return the outcome of a unit that is no job, with the rows of features."""
         payload = None
         with suppress(MalformedPayload):
             payload = read_object(unit.payload)[1]
         if payload is None:
             return outcome
-        rows = [*outcome.effects, *tasks.error_rows(payload, self._keys, error)]
-        if (lock := lock_of(payload)) is not None:
-            rows.append(Effect("clear", self._keys.lock(lock[0]), (lock[1],)))
+        rows = list(outcome.effects)
+        for on_unreadable in self._hooks.on_unreadable:
+            rows += on_unreadable(payload, self._keys, error)
         return replace(outcome, effects=tuple(rows)) if rows else outcome
 
-    def _rows_of(self, feature: End, end: JobEnd) -> tuple[Effect, ...]:
+    def _rows_of(self, feature: EndFeature, end: JobEnd) -> tuple[Effect, ...]:
         try:
             return tuple(feature.on_end(end))
         except MemoryError:  # a moment later there may be some
             self._pause(MEMORY_PAUSE_SECONDS)
         return tuple(feature.on_end(end))
 
-    def _rows_instead(self, run: JobRun, end: JobEnd, feature: End, raised: BaseException) -> tuple[Effect, ...]:
+    def _rows_instead(self, run: JobRun, end: JobEnd, feature: EndFeature, raised: BaseException) -> tuple[Effect, ...]:
         """Return the rows of a feature that could not make its own, and report why: the outcome is decided already."""
 
         def rows() -> tuple[Effect, ...]:
@@ -204,19 +192,11 @@ class FeatureRows:
         guarded(_ignored, report, raised)
         return made or ()
 
-    def _report_end(self, run: JobRun, feature: End, raised: BaseException) -> None:
+    def _report_end(self, run: JobRun, feature: EndFeature, raised: BaseException) -> None:
         """Report an error within the context of the job, so that the line of the log names it."""
         CURRENT_JOB.set(run.context)
         queue, job = run.unit.queue, None if run.context is None else run.context.payload
         self._report_error(raised, f"end of {feature.name}", job=job, queue=queue)
-
-    def _ends_of(self, features: tuple[ServerFeature, ...]) -> tuple[End, ...]:
-        """Return the features of a job that have to be asked at its end."""
-        found = self._ends.get(features)
-        if found is None:
-            found = tuple(cast("End", each) for each in features if isinstance(each, EndFeature))
-            self._ends[features] = found
-        return found
 
 
 def _ignored(_error: BaseException) -> None:

@@ -75,7 +75,7 @@ class Reader:
         self, registry: Registry, stopping: threading.Event, is_fenced: Callable[[str], bool], store: Store
     ) -> None:
         self._registry = registry
-        self._stacks = current_stacks()
+        self._features_of = current_stacks().run.of
         self._stopping = stopping
         self._is_fenced = is_fenced
         self._store = store
@@ -86,7 +86,7 @@ class Reader:
         unit = run.unit
         payload = payload_of(unit)
         name, definition = self._registry.find(payload)
-        job = ReadJob(unit, payload, name, definition, self._stacks.server_of(definition, payload))
+        job = ReadJob(unit, payload, name, definition, self._features_of(definition, payload))
         run.context = JobContext(
             payload, unit.queue, name, self._stopping, unit.identity, self._is_fenced, (unit, self._store), self._pid
         )

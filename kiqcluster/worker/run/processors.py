@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
-from kiqcluster.features.cancellation import Marks
 from kiqcluster.process.clock import Clock
+from kiqcluster.process.context.cancel_marks import Marks
 from kiqcluster.process.logs.log import tid
 from kiqcluster.process.service import Service
 from kiqcluster.store.engine.units import Settlement, Unit

@@ -12,7 +12,7 @@ from typing import Any
 
 from kiqcluster.application.registry import Definition
 from kiqcluster.errors import MalformedPayload
-from kiqcluster.features.stacks import ServerFeature
+from kiqcluster.features.hooks.run_hooks import NO_FEATURES, Used
 from kiqcluster.sidekiq.compression import COMPRESSED, decompressed, is_compressed
 from kiqcluster.sidekiq.payload import PROMISED_BY, Payload, deferral_count, read
 from kiqcluster.sidekiq.ruby_entries import entry_for_ruby
@@ -35,7 +35,7 @@ class ReadJob:
     name: str
     definition: Definition | None
     """None for a class that is not registered here."""
-    features: tuple[ServerFeature, ...]
+    features: Used
     """The server halves that the job uses."""
 
     def pristine(self) -> Payload:
@@ -55,7 +55,7 @@ class ReadJob:
 
 def unreadable_job(unit: Unit) -> ReadJob:
     """Return a job of which nothing is known but its unit, whose bytes cannot be read."""
-    return ReadJob(unit, {}, "", None, ())
+    return ReadJob(unit, {}, "", None, NO_FEATURES)
 
 
 def payload_of(unit: Unit) -> Payload:

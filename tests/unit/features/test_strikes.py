@@ -8,7 +8,7 @@ import pytest
 
 from kiqcluster import Job
 from kiqcluster.application.registry import Definition, Registry
-from kiqcluster.features.job_end import JobEnd
+from kiqcluster.features.hooks.job_end import JobEnd
 from kiqcluster.features.strikes import Strike, Strikes
 from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq.outcome import Deferred, Discard, Done, Dropped, Effect, Outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from threading import Event
 
 import pytest
@@ -11,8 +12,13 @@ import pytest
 from kiqcluster import Job, job
 from kiqcluster.application.registry import Definition
 from kiqcluster.errors import JobDefinitionError, JobTimedOut
-from kiqcluster.features import timeouts
+from kiqcluster.features.hooks.job_start import JobStart
+from kiqcluster.features.hooks.run_hooks import NO_FEATURES
+from kiqcluster.features.timeouts import Timeouts
 from kiqcluster.process.job_context import JobContext
+from kiqcluster.store.engine.units import Unit
+from kiqcluster.worker.run.endings import hard_timeout
+from kiqcluster.worker.run.read_job import ReadJob
 from tests.kit import ManualClock
 
 
@@ -27,10 +33,19 @@ def declared(**options: float) -> Definition:
     return slow.definition
 
 
+def start(
+    running: JobContext,
+    definition: Definition,
+    clock: ManualClock,
+    on_limit: Callable[[str, float], None] = lambda _token, _seconds: None,
+) -> None:
+    Timeouts().on_start(JobStart(running, definition, "token", clock.monotonic, on_limit))
+
+
 class TestCooperative:
     def test_a_job_is_told_what_is_left(self) -> None:
         clock, running = ManualClock(), context()
-        timeouts.begin(running, declared(timeout=5), clock.monotonic, lambda *_: None)
+        start(running, declared(timeout=5), clock)
 
         clock.time += 3
 
@@ -40,7 +55,7 @@ class TestCooperative:
 
     def test_a_check_raises_once_the_time_is_over(self) -> None:
         clock, running = ManualClock(), context()
-        timeouts.begin(running, declared(timeout=5), clock.monotonic, lambda *_: None)
+        start(running, declared(timeout=5), clock)
 
         clock.time += 5
 
@@ -59,7 +74,7 @@ class TestCooperative:
     def test_it_does_not_ask_the_job_to_stop(self) -> None:
         """A job that answers by Interrupted would run again, for ever."""
         clock, running = ManualClock(), context()
-        timeouts.begin(running, declared(timeout=5), clock.monotonic, lambda *_: None)
+        start(running, declared(timeout=5), clock)
 
         clock.time += 6
 
@@ -73,12 +88,13 @@ class TestHard:
         def tell(token: str, seconds: float) -> None:
             told.append((token, seconds))
 
-        timeouts.begin(context(), declared(timeout_hard=60), ManualClock().monotonic, tell, "token")
+        start(context(), declared(timeout_hard=60), ManualClock(), tell)
 
         assert told == [("token", 60)]
 
     def test_its_error_names_the_job_and_the_limit(self) -> None:
-        error = timeouts.hard_timeout("slow", declared(timeout_hard=60))
+        definition = declared(timeout_hard=60)
+        error = hard_timeout(ReadJob(Unit("q", b"", "token", "me"), {}, "slow", definition, NO_FEATURES))
 
         assert str(error) == "slow ran for longer than its timeout_hard of 60 s"
         assert str(pickle.loads(pickle.dumps(error))) == str(copy.copy(error)) == str(error)

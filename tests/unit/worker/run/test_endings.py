@@ -10,6 +10,7 @@ import pytest
 from kiqcluster import DISCARD, KILL, job
 from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.errors import CannotRun, MalformedPayload, NormalFailure, PayloadDecryptionError
+from kiqcluster.features.hooks.run_hooks import NO_FEATURES
 from kiqcluster.sidekiq.outcome import (
     Dead,
     Deferred,
@@ -90,7 +91,7 @@ class Answers:
 
 def read(**keys: Any) -> ReadJob:
     payload = {"class": "X", "args": [1.5], "jid": JID, "queue": "q", "retry": True, "enqueued_at": 1.0, **keys}
-    return ReadJob(Unit("q", encode(payload), "token", "me", deaths=3), payload, "X", None, ())
+    return ReadJob(Unit("q", encode(payload), "token", "me", deaths=3), payload, "X", None, NO_FEATURES)
 
 
 def shown(outcome: Outcome) -> tuple[Any, ...]:

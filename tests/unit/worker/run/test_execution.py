@@ -16,8 +16,9 @@ import pytest
 from kiqcluster import DISCARD, KILL, Interrupted, Job, current_job, job
 from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.errors import NormalFailure, RedisRefused, RedisUnavailable, RetryError, StoreError, UsageError
-from kiqcluster.features.job_end import JobEnd
-from kiqcluster.features.stacks import ServerFeature, Stacks, using_stacks
+from kiqcluster.features.hooks.job_end import JobEnd
+from kiqcluster.features.hooks.run_hooks import ServerFeature
+from kiqcluster.features.stacks import Stacks, using_stacks
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events, Fields
 from kiqcluster.process.metrics import JobMetrics

@@ -9,6 +9,7 @@ import pytest
 from kiqcluster import current_job, job
 from kiqcluster.application.registry import Registry
 from kiqcluster.features.stacks import Stacks, using_stacks
+from kiqcluster.features.timeouts import Timeouts
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Dead, Discard, Done, Interrupted, Outcome, Retry
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD
@@ -72,7 +73,7 @@ class TestCooperative:
             assert running is not None
             left.append(running.seconds_left)
 
-        worker.play(Slow())
+        worker.play(Slow(), Timeouts())
         worker.run("slow")
 
         assert left == [pytest.approx(15)]

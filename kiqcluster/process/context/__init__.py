@@ -1,0 +1,4 @@
+"""What running jobs are told from outside.
+
+cancel_marks   which jobs somebody has cancelled
+"""

@@ -101,7 +101,7 @@ ROWS: tuple[tuple[Place, str, str, str, str, str], ...] = (
     ("setting", "other systems", "log.level", "", "guides/logs", "loglevel verbose logging_level"),
     ("setting", "other systems", "require", "", "guides/run", "app include imports"),
     ("setting", "other systems", "watch", "", "guides/run", "reload"),
-    ("setting", "other systems", "timeout", "", "guides/run",
+    ("setting", "other systems", "stop.timeout", "", "guides/run",
      "graceful_timeout shutdown_timeout soft_shutdown_timeout"),
     ("setting", "other systems", "drain", "", "guides/modes", "burst"),
     ("setting", "Celery", "health.recover_after", "health.recover_after: a job of a silent process runs again then",
@@ -129,6 +129,8 @@ ROWS: tuple[tuple[Place, str, str, str, str, str], ...] = (
     ("setting", "former", "health.recover_after", "", "concepts/recovery", "recover_after"),
     ("setting", "former", "health.respawn_burst", "", "reference/settings", "respawn_burst"),
     ("setting", "former", "health.ready_quorum", "", "guides/operate", "ready_quorum"),
+    ("setting", "former", "stop.timeout", "", "guides/run", "timeout"),
+    ("setting", "former", "stop.platform_timeout", "", "guides/deploy", "platform_timeout"),
     # flags of kiqcluster
     ("flag", "former", "--set", "--set recycle.jobs=N", "guides/recycle", "--max-jobs"),
     ("flag", "former", "--set", "--set recycle.memory=600MB", "guides/recycle", "--max-rss"),

@@ -76,7 +76,7 @@ class Loop:
         self._generation = Forks.generation
         self._lock = Lock()  # an async job is cancelled on its event loop, perhaps while a thread takes the next item
         job.arguments = arguments
-        self._stop_seconds = current_setup().current_config().timeout
+        self._stop_seconds = current_setup().current_config().stop_timeout
         self._started = self._saved_at = self._item_since = self._monotonic()
 
     def items(self) -> Generator[Any, None, None]:

@@ -53,7 +53,7 @@ __all__ = [
     "working_directory",
 ]
 
-STOP_GRACE_SECONDS = 10.0  # seconds beyond `timeout` after which the supervisor kills a child that has not left
+STOP_GRACE_SECONDS = 10.0  # seconds beyond `stop.timeout` after which the supervisor kills a child that has not left
 MAX_PORT = 65_535
 PORT_STEP = 10  # to the port that an error proposes; the next ones may be those of the pages
 NO_LIMIT = -1  # of interruptions, as in GitLab
@@ -176,8 +176,13 @@ class Config:
     max_concurrency: int = setting(20, "most threads, when -c is not given; 0 = no limit", metavar="N")
     async_concurrency: int = setting(1_000, "async jobs that each worker process runs at once", metavar="N")
     event_loop: str = setting("asyncio", "whose event loop runs async jobs: asyncio or uvloop", flag=False)
-    timeout: float = setting(
-        25.0, "seconds that running jobs get at a stop, before they are put back", short="-t", metavar="SECONDS"
+    stop_timeout: float = setting(
+        25.0,
+        "seconds that running jobs get at a stop, before they are put back",
+        table="stop",
+        short="-t",
+        flag="--timeout",
+        metavar="SECONDS",
     )
     strict: bool = setting(False, "take queues in the order written, the next only when the one before is empty")
     queue_selector: bool = setting(
@@ -254,7 +259,9 @@ class Config:
         table="health",
         flag=False,
     )
-    platform_timeout: float = setting(0.0, "seconds after which systemd or the pod kills us; 0 = unknown", flag=False)
+    stop_platform_timeout: float = setting(
+        0.0, "seconds after which systemd or the pod kills us; 0 = unknown", table="stop", flag=False
+    )
     health_respawn_burst: int = setting(200, "respawns at once per slot and minute", table="health", flag=False)
     max_retries: int = setting(25, "retries of jobs with retry=True", flag=False, in_code=True)
     max_retries_after_interruption: int = setting(

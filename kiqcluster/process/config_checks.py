@@ -49,7 +49,7 @@ def _numbers(config: Config) -> tuple[tuple[bool, str], ...]:
         (config.concurrency is None or config.concurrency >= 1, "concurrency must be at least 1"),
         (1 <= config.async_concurrency <= 100_000, "async_concurrency must be between 1 and 100 000"),
         (min(config.min_concurrency, config.max_concurrency) >= 0, "min_concurrency and max_concurrency: 0 or more"),
-        (config.timeout > 0, "timeout must be more than 0 seconds"),
+        (config.stop_timeout > 0, "stop.timeout must be more than 0 seconds"),
         (config.health_boot_timeout > 0, "health.boot_timeout must be more than 0 seconds"),
         (config.roll_bake_time >= 0, "roll.bake_time cannot be negative; 0 = none"),
         (config.health_silence_timeout >= 0, "health.silence_timeout cannot be negative; 0 = off"),
@@ -83,7 +83,7 @@ def _numbers(config: Config) -> tuple[tuple[bool, str], ...]:
 
 def _combinations(config: Config) -> tuple[tuple[bool, str], ...]:
     """Return whether settings go with each other, and the complaint if they do not."""
-    needed = config.timeout + STOP_GRACE_SECONDS
+    needed = config.stop_timeout + STOP_GRACE_SECONDS
     return (
         (
             config.health_silence_timeout < config.health_recover_after,
@@ -92,9 +92,9 @@ def _combinations(config: Config) -> tuple[tuple[bool, str], ...]:
             "is killed: lower health.silence_timeout (0 = off), or raise health.recover_after",
         ),
         (
-            not config.platform_timeout or config.platform_timeout > needed,
-            f"platform_timeout ({config.platform_timeout:g} s) must be more than timeout + {STOP_GRACE_SECONDS:.0f} "
-            f"({needed:g} s), or the platform kills jobs that are being put back: "
+            not config.stop_platform_timeout or config.stop_platform_timeout > needed,
+            f"stop.platform_timeout ({config.stop_platform_timeout:g} s) must be more than stop.timeout + "
+            f"{STOP_GRACE_SECONDS:.0f} ({needed:g} s), or the platform kills jobs that are being put back: "
             "raise TimeoutStopSec or terminationGracePeriodSeconds, or lower --timeout",
         ),
         (

@@ -314,7 +314,7 @@ class ClusterConfiguration:
         for slot in change.removed:
             slot.is_retiring = True
             for child in slot.children():
-                self._processes.ask_to_stop(child, self._config.timeout)
+                self._processes.ask_to_stop(child, self._config.stop_timeout)
 
 
 def _settings_wait(names: Sequence[str]) -> str:

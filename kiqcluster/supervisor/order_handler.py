@@ -58,7 +58,7 @@ class OrderHandler(ProcessObserver):
             case "stop" if name == "SIGINT" and self._had_terminal and self._state.is_stopping:
                 self.stop(name, 0.0)  # Ctrl-C for the second time: whoever sits there does not want to wait
             case "stop":
-                self.stop(name, self._processes.config.timeout)
+                self.stop(name, self._processes.config.stop_timeout)
             case "stop_now":
                 self.stop(name, 0.0)
             case "quiet" if name == "SIGTSTP" and self._had_terminal and self._state.quiet:
@@ -71,7 +71,7 @@ class OrderHandler(ProcessObserver):
             case "dump":
                 self._processes.dump()
             case "reload" if self._had_terminal and not os.isatty(0):  # the terminal has been closed
-                self.stop(name, self._processes.config.timeout)
+                self.stop(name, self._processes.config.stop_timeout)
             case "reload" | "roll":
                 renew = self._configuration.reload if action == "reload" else self._rolling_restart.roll
                 self._report_refusal(action, renew(secrets.token_hex(6)))
@@ -103,7 +103,7 @@ class OrderHandler(ProcessObserver):
             case "reload":
                 return self._configuration.reload(order.ident or secrets.token_hex(6))
             case "stop":
-                self.stop(order.by, self._processes.config.timeout)
+                self.stop(order.by, self._processes.config.stop_timeout)
             case "dump":
                 return self._processes.dump(order.pid)
             case "kill":

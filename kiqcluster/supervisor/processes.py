@@ -219,7 +219,7 @@ class ProcessManager:
         slot.memory_strikes = 0
         if before is not None:
             slot.leaving.append(before)
-            self.ask_to_stop(before, self.config.timeout)
+            self.ask_to_stop(before, self.config.stop_timeout)
         for observer in self.observers:
             observer.on_promoted(slot)
 
@@ -240,7 +240,7 @@ class ProcessManager:
         if slot.child is not None:
             before, slot.child = slot.child, None
             slot.leaving.append(before)
-            self.ask_to_stop(before, self.config.timeout)
+            self.ask_to_stop(before, self.config.stop_timeout)
 
     def drop_replacement(self, slot: Slot) -> None:
         """Give up a replacement: kill it while it boots, ask it to stop once it may run jobs."""
@@ -249,7 +249,7 @@ class ProcessManager:
             return
         slot.leaving.append(replacement)
         if replacement.is_ready:
-            self.ask_to_stop(replacement, self.config.timeout)
+            self.ask_to_stop(replacement, self.config.stop_timeout)
         else:
             self._kill(replacement, "dropped")
 

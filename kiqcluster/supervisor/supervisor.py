@@ -78,7 +78,7 @@ class Supervisor(ProcessObserver):
         self._clock = RunningClock(MAX_SLEEP_SECONDS)
         self._selector = selectors.DefaultSelector()
         self._inbox = SignalInbox()
-        self._unknown_limit = unknown_limit(config.platform_timeout, environ)
+        self._unknown_limit = unknown_limit(config.stop_platform_timeout, environ)
         self._notifier = SystemdNotifier(environ, SystemClock(), self._clock)
         self._pidfile = Pidfile(config.pidfile) if config.pidfile else None
         self._endpoints: Endpoints | None = None
@@ -322,7 +322,7 @@ class Supervisor(ProcessObserver):
             return
         since = max(inf if slot.child is None else slot.child.beat.drained_since for slot in slots)
         if self._clock.monotonic() >= since + DRAIN_CONFIRM_SECONDS:
-            self._orders.stop("drained", self._processes.config.timeout)
+            self._orders.stop("drained", self._processes.config.stop_timeout)
 
     # 3. deaths
 
@@ -338,7 +338,7 @@ class Supervisor(ProcessObserver):
 
     def _end_with(self, code: ExitCode, why: str) -> None:
         self._exit_code = self._exit_code or code
-        self._orders.stop(why, 0.0 if code is not ExitCode.FAIL_FAST else self._processes.config.timeout)
+        self._orders.stop(why, 0.0 if code is not ExitCode.FAIL_FAST else self._processes.config.stop_timeout)
 
     def _cannot_start(self, error: Exception) -> None:
         self._events.emit("catalogue_failed", error=error)

@@ -198,6 +198,7 @@ def unknown_limit(platform_timeout: float, environ: Mapping[str, str]) -> str | 
     for variable, limit in places.items():
         if environ.get(variable) and not platform_timeout:
             return (
-                f"{limit} is not known here, so nobody checks that a stop fits into it; set KIQ_PLATFORM_TIMEOUT to it"
+                f"{limit} is not known here, so nobody checks that a stop fits into it; "
+                "set KIQ_STOP_PLATFORM_TIMEOUT to it"
             )
     return None

@@ -268,7 +268,7 @@ class Child:
             self._stopping.is_requested = True
             # Nobody is left to kill this process if a job holds the interpreter, or a shutdown handler hangs: the
             # kernel does, by default action.
-            self._alarm.set_last(self._spec.config.timeout + STOP_GRACE_SECONDS)
+            self._alarm.set_last(self._spec.config.stop_timeout + STOP_GRACE_SECONDS)
             self._act("stop", "EOF")
 
     def _on_frame(self, frame: Frame) -> None:
@@ -309,7 +309,7 @@ class Child:
         """
         match action:
             case "stop":
-                self._begin_stop(self._spec.config.timeout)
+                self._begin_stop(self._spec.config.stop_timeout)
             case "stop_now":
                 self._begin_stop(0.0)
             case "quiet" | "resume" if self._launcher is not None:
@@ -361,7 +361,7 @@ class Child:
             self._channel.closed = True
         self._events.emit("descriptors_lost", lost=", ".join(lost))
         self._stopping.is_requested = True  # the jobs that run now need not have closed them
-        self._begin_stop(self._spec.config.timeout)
+        self._begin_stop(self._spec.config.stop_timeout)
 
     def _send_metrics(self, *, is_last: bool = False) -> None:
         # Changes wait while the supervisor has not read the last frames, and where they cost much.

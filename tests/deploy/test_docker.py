@@ -102,8 +102,8 @@ class TestCompose:
 
         grace = int(services["worker"]["stop_grace_period"].removesuffix("s"))
 
-        assert grace == config.platform_timeout
-        assert grace > config.timeout + STOP_GRACE_SECONDS
+        assert grace == config.stop_platform_timeout
+        assert grace > config.stop_timeout + STOP_GRACE_SECONDS
 
     def test_nothing_is_put_before_process_1(self, services: dict[str, Any]) -> None:
         assert "init" not in services["worker"]

@@ -145,9 +145,9 @@ def test_the_deadlines_are_those_of_the_files() -> None:
         r"^\| (?:systemd|Docker|Kubernetes) \| (\d+) s.*? \| (\d+) s \| (\d+) s \|", PAGE.read_text(), re.M
     )
 
-    stop = f"{Config.timeout + STOP_GRACE_SECONDS:.0f}"
+    stop = f"{Config.stop_timeout + STOP_GRACE_SECONDS:.0f}"
     assert rows == [
-        (f"{Config.timeout:.0f}", stop, unit[1]),
-        (f"{Config.timeout:.0f}", stop, compose[1]),
-        (f"{Config.timeout:.0f}", f"{60 + Config.timeout + STOP_GRACE_SECONDS:.0f}", pod[1]),
+        (f"{Config.stop_timeout:.0f}", stop, unit[1]),
+        (f"{Config.stop_timeout:.0f}", stop, compose[1]),
+        (f"{Config.stop_timeout:.0f}", f"{60 + Config.stop_timeout + STOP_GRACE_SECONDS:.0f}", pod[1]),
     ]

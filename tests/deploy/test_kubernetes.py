@@ -163,22 +163,22 @@ class TestDeadlines:
         config, _ = load({}, environ=environ("shop-worker"), directory=Path("/nonexistent"))
         grace = pod("shop-worker")["terminationGracePeriodSeconds"]
 
-        # kiqcluster itself holds platform_timeout > timeout + stop grace: load() raises otherwise.
-        assert grace >= pre_stop_option("timeout") + config.platform_timeout
-        assert config.platform_timeout > config.timeout + STOP_GRACE_SECONDS
+        # kiqcluster itself holds stop.platform_timeout > timeout + stop grace: load() raises otherwise.
+        assert grace >= pre_stop_option("timeout") + config.stop_platform_timeout
+        assert config.stop_platform_timeout > config.stop_timeout + STOP_GRACE_SECONDS
 
     def test_the_comment_tells_the_same_numbers(self) -> None:
         text = (FOLDER / "worker.yaml").read_text()
         numbers = re.search(r"preStop (\d+) \+ timeout (\d+) \+ stop grace (\d+) < \w+ (\d+)", text)
-        rest = re.search(r"#   KIQ_PLATFORM_TIMEOUT (\d+)", text)
+        rest = re.search(r"#   KIQ_STOP_PLATFORM_TIMEOUT (\d+)", text)
 
         assert numbers is not None
         assert rest is not None
         grace = pod("shop-worker")["terminationGracePeriodSeconds"]
         assert [float(each) for each in numbers.groups()] == [
-            pre_stop_option("timeout"), Config.timeout, STOP_GRACE_SECONDS, grace,
+            pre_stop_option("timeout"), Config.stop_timeout, STOP_GRACE_SECONDS, grace,
         ]  # fmt: skip
-        assert rest[1] == environ("shop-worker")["KIQ_PLATFORM_TIMEOUT"]
+        assert rest[1] == environ("shop-worker")["KIQ_STOP_PLATFORM_TIMEOUT"]
 
     def test_a_pod_that_is_not_deleted_after_all_fetches_again(self) -> None:
         assert pre_stop_option("timeout") < pre_stop_option("lease") <= 600

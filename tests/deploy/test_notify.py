@@ -136,11 +136,11 @@ class TestD10:
 
     def test_a_reload_that_fails_ends_too(self, start: RunCluster, slow: str, manager: Manager, tmp_path: Path) -> None:
         file = tmp_path / "kiqcluster.toml"
-        file.write_text("timeout = 25")
+        file.write_text("stop.timeout = 25")
         cluster = start("default", "-C", str(file), app=slow)
         wait_until(lambda: manager.states() == ["READY"], "systemd to be told")
 
-        file.write_text("timeout = ")
+        file.write_text("stop.timeout = ")
         cluster.signal(signal.SIGHUP)
 
         wait_until(lambda: manager.states() == ["READY", "RELOADING", "READY"], "the failed reload to be told")

@@ -79,12 +79,12 @@ class TestVerify:
 
 class TestDeadlines:
     def test_systemd_kills_after_the_stop_is_over(self, unit: Unit) -> None:
-        assert unit.seconds("TimeoutStopSec") > Config.timeout + STOP_GRACE_SECONDS
+        assert unit.seconds("TimeoutStopSec") > Config.stop_timeout + STOP_GRACE_SECONDS
 
     def test_kiqcluster_is_told_the_same_number(self, unit: Unit) -> None:
         config, _ = load({}, environ=unit.environ("shop"), directory=Path("/nonexistent"))
 
-        assert config.platform_timeout == unit.seconds("TimeoutStopSec")
+        assert config.stop_platform_timeout == unit.seconds("TimeoutStopSec")
 
     def test_a_hanging_loop_is_found_before_a_stop_would_be_over(self, unit: Unit) -> None:
         assert EXTENSION_SECONDS <= unit.seconds("WatchdogSec") < unit.seconds("TimeoutStopSec")

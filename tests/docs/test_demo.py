@@ -51,7 +51,7 @@ def test_without_a_terminal_it_ends_once_every_job_is_done(folder: Path) -> None
 
 
 def test_a_cluster_that_stops_early_is_told_in_one_line(folder: Path) -> None:
-    done = demonstrate(folder, KIQ_TIMEOUT="0")
+    done = demonstrate(folder, KIQ_STOP_TIMEOUT="0")
 
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

@@ -111,7 +111,7 @@ def test_a_command_that_cannot_work_is_exit_2_and_starts_nothing(arguments: tupl
         ("KIQ_HEALTH_SILENCE_TIMEOUT", "-1"),
         ("KIQ_HEALTH_BOOT_TIMEOUT", "0"),
         ("KIQ_HEALTH_BOOT_TIMEOUT", "inf"),
-        ("KIQ_PLATFORM_TIMEOUT", "35"),  # as long as timeout + grace
+        ("KIQ_STOP_PLATFORM_TIMEOUT", "35"),  # as long as timeout + grace
         ("KIQ_HEALTH_RESPAWN_BURST", "0"),
         ("KIQ_STRICT", "perhaps"),
         ("KIQ_DEAD_MAX_JOBS", "0"),
@@ -249,7 +249,7 @@ def test_numbers_that_do_not_go_together_are_noted_beside_the_slots() -> None:
 
 
 def test_an_environment_that_the_file_has_no_section_for_is_noted(tmp_path: Path) -> None:
-    (tmp_path / "kiqcluster.toml").write_text("[env.production]\ntimeout = 8\n")
+    (tmp_path / "kiqcluster.toml").write_text("[env.production]\nstop.timeout = 8\n")
 
     slip = kiqcluster("--print-config", "-e", "prodution", cwd=tmp_path)
     right = kiqcluster("--print-config", "-e", "production", cwd=tmp_path)
@@ -269,7 +269,7 @@ def test_dryrun_of_an_application_that_does_not_load_is_exit_3(tmp_path: Path) -
 
 
 def test_print_config_shows_every_origin_and_no_password(tmp_path: Path) -> None:
-    (tmp_path / "kiqcluster.toml").write_text("max_retries = 3\n[env.production]\ntimeout = 8\nconcurrency = 4\n")
+    (tmp_path / "kiqcluster.toml").write_text("max_retries = 3\n[env.production]\nstop.timeout = 8\nconcurrency = 4\n")
 
     done = kiqcluster(
         "--print-config", "-e", "production", "-c", "9", cwd=tmp_path,
@@ -280,8 +280,8 @@ def test_print_config_shows_every_origin_and_no_password(tmp_path: Path) -> None
     shown = {line.split()[0]: line for line in done.stdout.splitlines()}
     assert shown["concurrency"].split(maxsplit=2)[1:] == ["9", "flag"]
     assert shown["health.boot_timeout"].split(maxsplit=2)[1:] == ["30.0", "environment (KIQ_HEALTH_BOOT_TIMEOUT)"]
-    assert shown["timeout"].split(maxsplit=1)[1].startswith("8.0")
-    assert "[env.production]" in shown["timeout"]
+    assert shown["stop.timeout"].split(maxsplit=1)[1].startswith("8.0")
+    assert "[env.production]" in shown["stop.timeout"]
     assert "kiqcluster.toml" in shown["max_retries"]
     assert shown["strict"].endswith("default")
     assert "hunter2" not in done.stdout
@@ -291,10 +291,14 @@ def test_print_config_shows_every_origin_and_no_password(tmp_path: Path) -> None
 def test_seconds_may_be_written_as_durations_wherever_they_are_given(tmp_path: Path) -> None:
     (tmp_path / "kiqcluster.toml").write_text('health.recover_after = "2m"')
 
-    done = kiqcluster("--print-config", "--quiet-lease", "15m", cwd=tmp_path, KIQ_TIMEOUT="1m30s")
+    done = kiqcluster("--print-config", "--quiet-lease", "15m", cwd=tmp_path, KIQ_STOP_TIMEOUT="1m30s")
 
     shown = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines() if len(line.split()) > 2}
-    assert [shown[name] for name in ("quiet_lease", "timeout", "health.recover_after")] == ["900.0", "90.0", "120.0"]
+    assert [shown[name] for name in ("quiet_lease", "stop.timeout", "health.recover_after")] == [
+        "900.0",
+        "90.0",
+        "120.0",
+    ]
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:1", "unix:/nowhere/http.sock"])

@@ -100,7 +100,7 @@ def test_an_order_is_charged_its_mail_is_sent_and_the_supervisor_imports_no_djan
 
 
 def test_a_project_with_a_mistake_does_not_start(environ: dict[str, str], tmp_path: Path) -> None:
-    environ["KIQ_TIMEOUT"] = "soon"
+    environ["KIQ_STOP_TIMEOUT"] = "soon"
     words = [sys.executable, "manage.py", "kiqcluster"]
 
     done = forkserver.run(words, env=environ, cwd=SHOP, timeout=TIMEOUT_SECONDS)

@@ -26,7 +26,7 @@ def _is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outcome(popen: type[subprocess.Popen[str]], words: list[str], cwd: Path) -> tuple[int, str, str]:
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "KIQ_TIMEOUT": "7", "TZ": "Asia/Tokyo"}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "KIQ_STOP_TIMEOUT": "7", "TZ": "Asia/Tokyo"}
     with popen(
         [sys.executable, "-m", *words], cwd=cwd, env=environ, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

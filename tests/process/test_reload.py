@@ -224,7 +224,7 @@ def test_groups_of_the_command_line_stay(stage: Stage, tmp_path: Path) -> None:
     [
         "groups = [",
         'groups = ["other"]\nconcurency = 2',
-        'groups = ["other"]\ntimeout = -1',
+        'groups = ["other"]\nstop.timeout = -1',
         pytest.param("groups = []", marks=pytest.mark.full),
         pytest.param("groups = ['a=x']", marks=pytest.mark.full),
     ],

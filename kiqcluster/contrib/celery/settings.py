@@ -152,7 +152,7 @@ SETTINGS: Mapping[str, Entry] = {
     "worker_cancel_long_running_tasks_on_connection_loss": change(
         f"current_job().fenced ({page('guides/write_jobs')})"
     ),
-    "worker_soft_shutdown_timeout": change(f"set timeout, or kiqcluster -t SECONDS ({page('guides/run')})"),
+    "worker_soft_shutdown_timeout": change(f"set stop.timeout, or kiqcluster -t SECONDS ({page('guides/run')})"),
     "redis_max_connections": change("remove it: a process opens what its threads need"),
     "security_key": none("use rediss:// and access lists of Redis; encrypt=True hides an argument"),
     "task_cls": none(f"declare functions; hooks are options ({page('guides/middleware')})"),

@@ -2,7 +2,7 @@
 
 Runs in: the supervisor's loop, at each look at the deadlines.  It reads the limits in the memory that it shares with
 each worker, so it sees a job that holds the interpreter lock as well.
-1. check    a worker with such a job is told which one it is, and asked to stop: its other jobs have `timeout` to end
+1. check    a worker with such a job is told which one it is, and asked to stop: its other jobs have `stop.timeout`
 2. kill     a worker that does not respond is killed instead.  The overdue job has failed.  Any of its jobs may hold the
             interpreter, so all others are suspects, as after any death; but if some of its jobs use the processor, only
             these (docs/adr/0030)
@@ -110,7 +110,7 @@ class JobTimeouts:
             child.ending.holders = self._holders(child, sample, now)
             self._kill(child, f"does not respond, and has jobs beyond their timeout_hard; {report}", JOB_TIMEOUT)
         elif not child.ending.is_asked_to_stop:
-            self._stop(child, self._config().timeout, JOB_TIMEOUT)
+            self._stop(child, self._config().stop_timeout, JOB_TIMEOUT)
 
     def _sample(self, child: Child, before: Sample | None, now: float) -> Sample:
         """Return the sample of the first look since its last frame."""

@@ -27,7 +27,7 @@ FIXED_AT_START = frozenset(
 # Settings of the supervisor, applied at once.  A worker reads all others at its start.
 APPLIED_BY_RELOAD = frozenset(
     {
-        "groups", "queues", "queue_selector", "shard", "drain", "fail_fast", "quiet_lease", "timeout",
+        "groups", "queues", "queue_selector", "shard", "drain", "fail_fast", "quiet_lease", "stop_timeout",
         "health_boot_timeout", "health_silence_timeout", "health_respawn_burst", "health_ready_quorum",
         "roll_bake_time", "roll_min_serving", "recycle_jobs", "recycle_memory", "recycle_memory_hard",
         "concurrency", "min_concurrency", "max_concurrency",  # other threads: another process

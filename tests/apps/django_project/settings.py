@@ -49,7 +49,7 @@ TEMPLATES = [
     }
 ]
 ROOT_URLCONF = "tests.apps.django_project.urls"
-KIQCLUSTER: dict[str, object] = {"timeout": 20, "average_scheduled_poll_interval": 0.5}
+KIQCLUSTER: dict[str, object] = {"stop": {"timeout": 20}, "average_scheduled_poll_interval": 0.5}
 TASKS = {
     "default": {
         "BACKEND": "kiqcluster.contrib.django.TaskBackend",

@@ -235,7 +235,7 @@ class TestSettings:
         assert [each.partition(" ")[0] for each in said] == ["min_concurrency"]
 
     def test_a_default_that_hides_what_configure_says_waits_for_a_roll(self) -> None:
-        new = self.loaded(flags={"max_retries": Config.max_retries, "timeout": Config.timeout})
+        new = self.loaded(flags={"max_retries": Config.max_retries, "stop_timeout": Config.stop_timeout})
 
         assert pending_settings(self.loaded(), new) == ([], ["max_retries"])
 

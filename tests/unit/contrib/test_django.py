@@ -78,7 +78,7 @@ class TestSettings:
             ("redis://", "is a dict"),
             ({"reddis": "redis://h"}, "did you mean 'redis'"),
             ({"redis": "http://h"}, "http://h"),
-            ({"timeout": -1}, "timeout"),
+            ({"stop": {"timeout": -1}}, r"stop\.timeout"),
             ({"cron": {}}, "kiqcluster.toml"),
             ({"autodiscover": "jobs"}, "list of names"),
             ({"enqueue_on_commit": 3}, "alias of a database"),
@@ -146,10 +146,10 @@ class TestVariables:
     def test_what_environment_and_file_say_is_left_to_them(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        monkeypatch.setenv("KIQ_TIMEOUT", "5")
+        monkeypatch.setenv("KIQ_STOP_TIMEOUT", "5")
         (tmp_path / "kiqcluster.toml").write_text('redis = "redis://of-file/1"\nqueues = ["x"]\n')
 
-        told = self.told(monkeypatch, tmp_path, redis="redis://h/1", timeout=20, concurrency=3)
+        told = self.told(monkeypatch, tmp_path, redis="redis://h/1", stop={"timeout": 20}, concurrency=3)
 
         assert told == {"KIQ_CONCURRENCY": "3", "KIQ_CRON_APPLICATION": SETTINGS}
 
@@ -262,7 +262,7 @@ class TestChecks:
             assert [each.id for each in TaskBackend("default", {}).check()] == ["kiqcluster.W007"]
 
     def test_settings_that_cannot_be_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("KIQ_TIMEOUT", "soon")
+        monkeypatch.setenv("KIQ_STOP_TIMEOUT", "soon")
 
         assert self.said() == ["kiqcluster.E001"]
 
@@ -340,9 +340,9 @@ class TestCommands:
     def test_a_mistake_in_the_settings_is_an_error_of_the_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from django.core.management.base import CommandError
 
-        monkeypatch.setenv("KIQ_TIMEOUT", "soon")
+        monkeypatch.setenv("KIQ_STOP_TIMEOUT", "soon")
 
-        with pytest.raises(CommandError, match="timeout = 'soon'"):
+        with pytest.raises(CommandError, match=r"stop\.timeout = 'soon'"):
             self.prepared("kiqctl", "ps")
 
 

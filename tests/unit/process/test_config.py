@@ -61,16 +61,16 @@ class TestSources:
 
     def test_each_source_yields_to_the_one_before(self, loaded: Loader) -> None:
         sources: dict[str, Any] = {
-            "flags": {"timeout": 1.0},
-            "environ": {"KIQ_TIMEOUT": "2"},
-            "toml": "timeout = 3",
-            "configured": {"timeout": 4},
+            "flags": {"stop_timeout": 1.0},
+            "environ": {"KIQ_STOP_TIMEOUT": "2"},
+            "toml": "stop.timeout = 3",
+            "configured": {"stop_timeout": 4},
         }
 
         seen = []
         for name in list(sources):
             config, origins = loaded(**sources)
-            seen.append((config.timeout, origins["timeout"].split(" ")[0]))
+            seen.append((config.stop_timeout, origins["stop_timeout"].split(" ")[0]))
             del sources[name]
             if name == "toml":
                 sources["toml"] = "# nothing"
@@ -78,9 +78,9 @@ class TestSources:
         assert seen == [(1.0, "flag"), (2.0, "environment"), (3.0, "file"), (4.0, "configure()")]
 
     def test_a_flag_that_was_not_given_hides_nothing_even_where_its_default_differs(self, loaded: Loader) -> None:
-        config, origins = loaded("concurrency = 7\nstrict = true", flags={"timeout": 30.0})
+        config, origins = loaded("concurrency = 7\nstrict = true", flags={"stop_timeout": 30.0})
 
-        assert (config.concurrency, config.strict, config.timeout) == (7, True, 30.0)
+        assert (config.concurrency, config.strict, config.stop_timeout) == (7, True, 30.0)
         assert origins["concurrency"].startswith("file")
 
     def test_a_value_that_equals_the_default_still_wins_over_what_comes_after(self, loaded: Loader) -> None:
@@ -102,7 +102,7 @@ class TestSources:
             ({"KIQ_STRICT": "Off"}, "strict", False),
             ({"KIQ_REQUIRE": "app.jobs other.py"}, "require", ("app.jobs", "other.py")),
             ({"KIQ_GROUPS": "cronjob:* default,mailers"}, "groups", ("cronjob:*", "default,mailers")),
-            ({"KIQ_TIMEOUT": "2.5"}, "timeout", 2.5),
+            ({"KIQ_STOP_TIMEOUT": "2.5"}, "stop_timeout", 2.5),
         ],
     )
     def test_variables_are_named_after_the_settings(
@@ -114,9 +114,9 @@ class TestSources:
         assert origins[name] == f"environment ({next(iter(environ))})"
 
     def test_an_empty_variable_is_an_unset_one(self, loaded: Loader) -> None:
-        config, origins = loaded("timeout = 3", environ={"KIQ_TIMEOUT": "", "REDIS_URL": ""})
+        config, origins = loaded("stop.timeout = 3", environ={"KIQ_STOP_TIMEOUT": "", "REDIS_URL": ""})
 
-        assert (config.timeout, config.redis) == (3.0, Config.redis)
+        assert (config.stop_timeout, config.redis) == (3.0, Config.redis)
         assert origins["redis"] == "default"
 
     def test_variables_of_others_do_not_matter(self, loaded: Loader) -> None:
@@ -129,7 +129,7 @@ class TestSources:
         [
             ("KIQ_CONCURENCY", "KIQ_CONCURRENCY"),
             ("KIQ_QUEUE", "KIQ_QUEUES"),
-            ("KIQ_TIMEOUTS", "KIQ_TIMEOUT"),
+            ("KIQ_STOP_TIMEOUTS", "KIQ_STOP_TIMEOUT"),
             ("KIQ_REDDIS", "KIQ_REDIS"),
         ],
     )
@@ -141,26 +141,26 @@ class TestSources:
 
 class TestFiles:
     def test_pyproject_has_a_table_for_us(self, loaded: Loader) -> None:
-        config, origins = loaded('[project]\nname = "x"\n[tool.kiqcluster]\ntimeout = 3\n', name="pyproject.toml")
+        config, origins = loaded('[project]\nname = "x"\n[tool.kiqcluster]\nstop.timeout = 3\n', name="pyproject.toml")
 
-        assert config.timeout == 3.0
-        assert "pyproject.toml" in origins["timeout"]
+        assert config.stop_timeout == 3.0
+        assert "pyproject.toml" in origins["stop_timeout"]
 
     def test_pyproject_without_that_table_says_nothing(self, loaded: Loader) -> None:
-        assert loaded('[tool.other]\ntimeout = 3\nodd = "x"\n', name="pyproject.toml")[0] == Config()
+        assert loaded('[tool.other]\nstop.timeout = 3\nodd = "x"\n', name="pyproject.toml")[0] == Config()
 
     def test_our_own_file_comes_first_and_alone(self, loaded: Loader) -> None:
-        loaded("[tool.kiqcluster]\ntimeout = 3\nmax_retries = 3\n", name="pyproject.toml")
+        loaded("[tool.kiqcluster]\nstop.timeout = 3\nmax_retries = 3\n", name="pyproject.toml")
 
-        config, _ = loaded("timeout = 4")
+        config, _ = loaded("stop.timeout = 4")
 
-        assert (config.timeout, config.max_retries) == (4.0, Config.max_retries)
+        assert (config.stop_timeout, config.max_retries) == (4.0, Config.max_retries)
 
     def test_a_named_file_is_read_in_place_of_them(self, loaded: Loader, tmp_path: Path) -> None:
         other = tmp_path / "other.toml"
-        other.write_text("timeout = 9")
+        other.write_text("stop.timeout = 9")
 
-        assert loaded("timeout = 4", file=str(other))[0].timeout == 9.0
+        assert loaded("stop.timeout = 4", file=str(other))[0].stop_timeout == 9.0
 
     def test_a_named_file_that_is_not_there_is_an_error(self, loaded: Loader, tmp_path: Path) -> None:
         assert "does not exist" in refusal(loaded, file=str(tmp_path / "none.toml"))
@@ -178,12 +178,14 @@ class TestFiles:
         assert "kiqcluster.toml is not valid TOML" in refusal(loaded)
 
     def test_the_section_of_the_environment_wins_over_the_common_part(self, loaded: Loader) -> None:
-        toml = "timeout = 3\nmax_retries = 5\n[env.production]\ntimeout = 7\n[env.staging]\ntimeout = 8\n"
+        toml = (
+            "stop.timeout = 3\nmax_retries = 5\n[env.production]\nstop.timeout = 7\n[env.staging]\nstop.timeout = 8\n"
+        )
 
         config, origins = loaded(toml, flags={"environment": "production"})
 
-        assert (config.timeout, config.max_retries) == (7.0, 5)
-        assert "[env.production]" in origins["timeout"]
+        assert (config.stop_timeout, config.max_retries) == (7.0, 5)
+        assert "[env.production]" in origins["stop_timeout"]
 
     @pytest.mark.parametrize(
         "sources",
@@ -195,25 +197,30 @@ class TestFiles:
         ],
     )
     def test_the_section_is_that_of_the_environment_in_force(self, loaded: Loader, sources: dict[str, Any]) -> None:
-        config, _ = loaded("[env.production]\ntimeout = 7\n[env.staging]\ntimeout = 8\n", **sources)
+        config, _ = loaded("[env.production]\nstop.timeout = 7\n[env.staging]\nstop.timeout = 8\n", **sources)
 
-        assert (config.environment, config.timeout) == ("staging", 8.0)
+        assert (config.environment, config.stop_timeout) == ("staging", 8.0)
 
     def test_the_file_may_choose_its_section_itself(self, loaded: Loader) -> None:
-        assert loaded('environment = "staging"\n[env.staging]\ntimeout = 8\n')[0].timeout == 8.0
+        assert loaded('environment = "staging"\n[env.staging]\nstop.timeout = 8\n')[0].stop_timeout == 8.0
 
     def test_the_default_environment_has_its_section_too(self, loaded: Loader) -> None:
-        config, _ = loaded(f"timeout = 3\n[env.{Config.environment}]\ntimeout = 8\n")
+        config, _ = loaded(f"stop.timeout = 3\n[env.{Config.environment}]\nstop.timeout = 8\n")
 
-        assert config.timeout == 8.0
+        assert config.stop_timeout == 8.0
 
     def test_variables_win_over_a_section(self, loaded: Loader) -> None:
-        config, _ = loaded("[env.production]\ntimeout = 7\n", environ={"KIQ_ENV": "production", "KIQ_TIMEOUT": "2"})
+        config, _ = loaded(
+            "[env.production]\nstop.timeout = 7\n", environ={"KIQ_ENV": "production", "KIQ_STOP_TIMEOUT": "2"}
+        )
 
-        assert config.timeout == 2.0
+        assert config.stop_timeout == 2.0
 
     def test_a_section_of_another_environment_is_not_read(self, loaded: Loader) -> None:
-        assert loaded("[env.production]\ntimeout = 7\n", environ={"KIQ_ENV": "test"})[0].timeout == Config.timeout
+        assert (
+            loaded("[env.production]\nstop.timeout = 7\n", environ={"KIQ_ENV": "test"})[0].stop_timeout
+            == Config.stop_timeout
+        )
 
     @pytest.mark.parametrize(
         ("toml", "environ", "is_warned"),
@@ -221,7 +228,7 @@ class TestFiles:
             ("[env.production]\n[env.staging]\n", {"KIQ_ENV": "prodution"}, True),
             ("[env.production]\n", {"KIQ_ENV": "production"}, False),
             ("[env.production]\n", {}, False),
-            ("timeout = 3\n", {"KIQ_ENV": "prodution"}, False),
+            ("stop.timeout = 3\n", {"KIQ_ENV": "prodution"}, False),
         ],
     )
     def test_an_environment_without_a_section_is_told_where_others_have_one(
@@ -277,9 +284,9 @@ class TestRemovedDirectory:
 
     def test_a_file_that_is_named_is_read(self, tmp_path: Path) -> None:
         file = tmp_path / "other.toml"
-        file.write_text("timeout = 7")
+        file.write_text("stop.timeout = 7")
 
-        assert load({}, file=str(file), environ={})[0].timeout == 7
+        assert load({}, file=str(file), environ={})[0].stop_timeout == 7
 
     def test_a_cluster_says_so(self) -> None:
         with pytest.raises(UsageError, match="start this process in a directory that exists"):
@@ -388,11 +395,11 @@ class TestValues:
             "concurrency = true",
             "concurrency = inf",
             "concurrency = []",
-            'timeout = "soon"',
-            "timeout = true",
-            "timeout = nan",
-            "timeout = inf",
-            f"timeout = {'9' * 400}",
+            'stop.timeout = "soon"',
+            "stop.timeout = true",
+            "stop.timeout = nan",
+            "stop.timeout = inf",
+            f"stop.timeout = {'9' * 400}",
             'strict = "perhaps"',
             "strict = 2",
             "redis = 5",
@@ -412,9 +419,9 @@ class TestValues:
     @pytest.mark.parametrize(
         ("variable", "value", "words"),
         [
-            ("KIQ_TIMEOUT", "soon", "it takes a number"),
-            ("KIQ_TIMEOUT", "5 minutes", "90s, 15m"),
-            ("KIQ_TIMEOUT", "9" * 400, "it takes a number"),
+            ("KIQ_STOP_TIMEOUT", "soon", "it takes a number"),
+            ("KIQ_STOP_TIMEOUT", "5 minutes", "90s, 15m"),
+            ("KIQ_STOP_TIMEOUT", "9" * 400, "it takes a number"),
             ("KIQ_CONCURRENCY", "many", "it takes an integer"),
             ("KIQ_CONCURRENCY", "2.5", "it takes an integer"),
             ("KIQ_REQUIRE", "app.jobs,other", "spaces between them"),
@@ -437,8 +444,8 @@ class TestValues:
         ("toml", "name", "expected"),
         [
             ("concurrency = 3.0", "concurrency", 3),
-            ("timeout = 3", "timeout", 3.0),
-            ('timeout = "1m30s"', "timeout", 90.0),
+            ("stop.timeout = 3", "stop_timeout", 3.0),
+            ('stop.timeout = "1m30s"', "stop_timeout", 90.0),
             ('quiet_lease = "15m"', "quiet_lease", 900.0),
             ('quiet_lease = "0"', "quiet_lease", 0.0),
             ('concurrency = "3"', "concurrency", 3),
@@ -466,17 +473,17 @@ class TestValues:
             ({"queues": ("",)}, "'' in `queues`"),
             ({"queues": ("a,b",)}, "'a,b' in `queues`"),
             ({"queues": ("cronjob:*",)}, "'cronjob:*' in `queues`"),
-            ({"timeout": 0}, "timeout"),
-            ({"timeout": -5}, "timeout"),
+            ({"stop_timeout": 0}, "timeout"),
+            ({"stop_timeout": -5}, "timeout"),
             ({"health_boot_timeout": 0}, "health.boot_timeout"),
             ({"health_silence_timeout": -1}, "health.silence_timeout"),
             ({"health_silence_timeout": 60}, "health.recover_after"),
             ({"health_recover_after": 45}, "health.silence_timeout (45 s) must be below health.recover_after (45 s)"),
             ({"health_recover_after": 0}, "health.recover_after must be more than 0"),
             ({"health_recover_after": -1, "health_silence_timeout": 0}, "health.recover_after must be more than 0"),
-            ({"platform_timeout": 25 + STOP_GRACE_SECONDS}, "TimeoutStopSec"),
-            ({"platform_timeout": 60, "timeout": 55}, "terminationGracePeriodSeconds"),
-            ({"platform_timeout": -1}, "platform_timeout"),
+            ({"stop_platform_timeout": 25 + STOP_GRACE_SECONDS}, "TimeoutStopSec"),
+            ({"stop_platform_timeout": 60, "stop_timeout": 55}, "terminationGracePeriodSeconds"),
+            ({"stop_platform_timeout": -1}, "stop.platform_timeout"),
             ({"health_respawn_burst": 0}, "health.respawn_burst"),
             ({"max_retries": -1}, "max_retries"),
             ({"dead_max_jobs": 0}, "dead.max_jobs"),
@@ -509,8 +516,8 @@ class TestValues:
             {"health_silence_timeout": 59.9},
             {"health_silence_timeout": 0, "health_recover_after": 0.5},
             {"health_silence_timeout": 100, "health_recover_after": 101},
-            {"platform_timeout": 0},
-            {"platform_timeout": 25 + STOP_GRACE_SECONDS + 1},
+            {"stop_platform_timeout": 0},
+            {"stop_platform_timeout": 25 + STOP_GRACE_SECONDS + 1},
             {"max_retries": 0},
             {"redis": "unix:///tmp/redis.sock?db=2"},
             {"redis": "rediss://user:secret@host:6380/1"},
@@ -529,7 +536,7 @@ class TestValues:
 
 class TestDescribe:
     def test_every_setting_is_shown_with_its_origin(self, loaded: Loader) -> None:
-        rows = describe(*loaded("timeout = 3\ngroups = ['a,b', '*']", flags={"concurrency": 4}))
+        rows = describe(*loaded("stop.timeout = 3\ngroups = ['a,b', '*']", flags={"concurrency": 4}))
 
         shown = {name: (value, origin) for name, value, origin in rows}
         assert list(shown) == [key_of(each) for each in settings()]
@@ -632,11 +639,11 @@ def test_every_setting_is_declared_with_help_and_a_name_that_makes_a_flag() -> N
 
 
 def test_configure_in_an_application_fills_in_defaults_of_its_workers_only() -> None:
-    config, _ = load({"timeout": 3.0}, environ={}, directory=Path("/nonexistent"))
+    config, _ = load({"stop_timeout": 3.0}, environ={}, directory=Path("/nonexistent"))
 
-    merged = with_configured(config, {"timeout": 9, "max_retries": "4"})
+    merged = with_configured(config, {"stop_timeout": 9, "max_retries": "4"})
 
-    assert (merged.timeout, merged.max_retries) == (3.0, 4)
+    assert (merged.stop_timeout, merged.max_retries) == (3.0, 4)
 
 
 OTHER = "redis://other:1/0"
@@ -686,10 +693,10 @@ class TestPart:
         ("toml", "environ", "word"),
         [
             ('redis = "redis://here/0"\nmax_concurency = 2', {}, "max_concurrency"),
-            ('redis = "redis://here/0"\ntimeout = "long"', {}, "timeout"),
-            ('redis = "redis://here/0"\ntimeout = -1', {}, "timeout"),
-            ('redis = "redis://here/0"', {"KIQ_TIMEOUT": "abc"}, "timeout"),
-            ('redis = "redis://here/0"', {"KIQ_TIMEOUTT": "1"}, "KIQ_TIMEOUT"),
+            ('redis = "redis://here/0"\nstop.timeout = "long"', {}, "timeout"),
+            ('redis = "redis://here/0"\nstop.timeout = -1', {}, "timeout"),
+            ('redis = "redis://here/0"', {"KIQ_STOP_TIMEOUT": "abc"}, "timeout"),
+            ('redis = "redis://here/0"', {"KIQ_STOP_TIMEOUTT": "1"}, "KIQ_STOP_TIMEOUT"),
             ('[env.development]\nredis = "redis://here/0"\nbogus = 1', {}, "bogus"),
             ("not toml", {"REDIS_URL": "redis://here/0"}, "TOML"),
         ],

@@ -59,7 +59,7 @@ class FakeProcesses:
 
     def drain(self, slot: Slot) -> None:
         assert slot.child is not None
-        self.asked_to_stop.append((slot.number, self.config.timeout, ""))
+        self.asked_to_stop.append((slot.number, self.config.stop_timeout, ""))
         slot.leaving.append(slot.child)
         slot.child = None
 

@@ -52,9 +52,9 @@ def test_other_numbers_of_threads_are_another_group_only_where_they_differ() -> 
 
 
 def test_settings_wait_for_a_reload_or_a_new_supervisor() -> None:
-    new = Config(groups=RUNNING.groups, timeout=5.0, max_retries=3, redis="redis://elsewhere", log_level="debug")
+    new = Config(groups=RUNNING.groups, stop_timeout=5.0, max_retries=3, redis="redis://elsewhere", log_level="debug")
 
-    assert preflight(new) == PreflightReport(reload=("timeout", "max_retries"), restart=("redis", "log.level"))
+    assert preflight(new) == PreflightReport(reload=("stop.timeout", "max_retries"), restart=("redis", "log.level"))
 
 
 def test_selectors_are_evaluated_over_the_jobs_of_the_release() -> None:

@@ -154,16 +154,16 @@ class TestSettings:
         assert pending_settings(Config(), Config(max_retries=3, require=("app",))) == ([], ["require", "max_retries"])
 
     def test_what_the_supervisor_goes_by_waits_for_nothing(self) -> None:
-        assert pending_settings(Config(), Config(timeout=5.0, recycle_jobs=10, quiet_lease=1.0)) == ([], [])
+        assert pending_settings(Config(), Config(stop_timeout=5.0, recycle_jobs=10, quiet_lease=1.0)) == ([], [])
 
     def test_what_nobody_has_reloaded_waits_for_that_whatever_it_is(self) -> None:
-        new = Config(timeout=5.0, max_retries=3, redis="redis://elsewhere")
+        new = Config(stop_timeout=5.0, max_retries=3, redis="redis://elsewhere")
 
-        assert pending_settings(Config(), new, at_once=False) == (["redis"], ["timeout", "max_retries"])
+        assert pending_settings(Config(), new, at_once=False) == (["redis"], ["stop.timeout", "max_retries"])
 
     def test_a_new_configuration_holds_but_for_what_is_read_once(self) -> None:
-        old = Config(redis="redis://here", pidfile="/run/a", timeout=25.0)
-        new = Config(redis="redis://elsewhere", pidfile=None, timeout=5.0, groups=("a",))
+        old = Config(redis="redis://here", pidfile="/run/a", stop_timeout=25.0)
+        new = Config(redis="redis://elsewhere", pidfile=None, stop_timeout=5.0, groups=("a",))
 
         held = effective_config(old, new)
 

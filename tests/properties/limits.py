@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha1
@@ -103,12 +103,19 @@ class LimitState:
                     raise Violation(f"{key} has {value!r}")
         return Counter(self.parked) if key == PARKED else Counter()
 
-    def check(self, inflight: dict[str, set[str]], running: set[str], largest: int) -> None:
-        """Raise Violation unless each place has a unit in flight.  running: holders that must have a place."""
+    def check(
+        self, inflight: dict[str, set[str]], running: set[str], largest: int, forgotten: Collection[str] = ()
+    ) -> None:
+        """Raise Violation unless each place has a unit in flight.  running: holders that must have a place.
+
+        forgotten: holders that may have a place without a unit until the next resync: a fail-over may have lost that
+        they gave it back, and their outcome does not give it back once more.
+        """
         if len(self.holders) > largest:
             raise Violation(f"too many hold a place: {sorted(self.holders)}")
         for identity, tokens in self.held.items():
-            if unheld := tokens - inflight.get(identity, set()):
+            unheld = {each for each in tokens - inflight.get(identity, set()) if f"{identity}/{each}" not in forgotten}
+            if unheld:
                 raise Violation(f"a place is held by {identity} for {sorted(unheld)}, which is not in flight")
         registered = {f"{identity}/{token}" for identity, tokens in self.held.items() for token in tokens}
         if self.holders != registered:

@@ -138,6 +138,8 @@ class World:
         self.late: list[list[Command]] = []
         self.armed: list[tuple[str, str]] = []
         self.to_forget: list[str] = []  # without R1: memberships whose end is still to come
+        self.released: set[str] = set()  # holders of places that were released before their outcomes were written
+        self.forgotten: set[str] = set()  # those of them whose release a fail-over may have lost
         self.recovered: set[str] = set()  # identities that somebody has recovered, or begun to
         self.processes: list[Process] = []
         self.others: Sequence[Holder] = []  # of another kind
@@ -315,6 +317,7 @@ class World:
         self.late, self.armed, self.to_forget = [], [], []
         for process in self.processes:
             process.doubtful |= process.held.keys()
+        self.forgotten |= self.released
         self.has_failed_over = True
         self.set_limit(self.override)
 
@@ -373,7 +376,7 @@ class World:
         for each in holders:
             each.check(inflight)
         running = {name for each in holders for name in each.limited()}
-        places.check(inflight, running, max(self.limit, self.most_held))
+        places.check(inflight, running, max(self.limit, self.most_held), self.forgotten)
         places.check_pushes({job for job in self.jobs if job.startswith(b"unique")}, self.expired)
         return members
 
@@ -557,6 +560,7 @@ class Process:
             if ended and self.engine.begin_units([], ended).is_released:
                 for unit in ended:
                     unit.holds = False
+                    self.world.released.add(f"{self.member.identity}/{unit.token}")
         self.wire.fault = Fault.NONE
 
     def limited(self) -> set[str]:

@@ -15,7 +15,7 @@ import pytest
 
 from kiqcluster.store import Store
 from tests.chaos.scale import sized
-from tests.properties.limits import CLOSED, GRANTS, RULES, Violation, taken_out
+from tests.properties.limits import CLOSED, GRANTS, RULES, SLOTS, Violation, taken_out
 from tests.properties.model import KINDS, QUEUES, SILENCE, SMALL_BATCH, Fault, Process, Wire, World
 
 pytestmark = pytest.mark.timeout(sized(120, 3_600))
@@ -382,6 +382,24 @@ def test_no_more_limited_jobs_run_than_may_and_none_stays_parked(store: Store, s
     walked = walk_until(store, seed, sized(3_000, 1_000_000), more=LIMITED)
 
     print(f"{walked} steps")
+
+
+def test_a_place_whose_release_a_fail_over_has_lost_is_free_after_the_next_resync(store: Store) -> None:
+    world = World(store)
+    process, (first, *_) = begun(world, 2)
+    process.finish(first, "done")
+    world.replicate()
+    process.release()
+    world.fail_over()
+    process.round(None)
+    holder = f"{process.member.identity}/{first}".encode()
+    assert holder in world.raw(("SMEMBERS", SLOTS))[0]
+
+    process.unsure = True
+    process.round(0)
+
+    assert holder not in world.raw(("SMEMBERS", SLOTS))[0]
+    world.calm(Random(1))
 
 
 WALKED = [rule for rule in RULES if rule not in SCENES]

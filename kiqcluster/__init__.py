@@ -10,8 +10,8 @@ from kiqcluster import limits, policies
 from kiqcluster.client.client import Client
 from kiqcluster.control.cancellation import cancel
 from kiqcluster.errors import Interrupted, JobCancelled, KiqError, RetryError
-from kiqcluster.features.payload.context import application_context, current_context
 from kiqcluster.job import DISCARD, KILL, Job, job
+from kiqcluster.process.context.application_context import application_context, current_context
 from kiqcluster.process.delivery import allow_unrouted
 from kiqcluster.process.job_context import JobContext, current_job
 from kiqcluster.process.logs.job_logger import JobLogger, job_logger

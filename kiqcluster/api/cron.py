@@ -14,10 +14,18 @@ from kiqcluster.client.draft import Draft
 from kiqcluster.client.sending import send
 from kiqcluster.control.fleet import Fleet, read_fleet
 from kiqcluster.errors import InvalidArguments, UsageError
-from kiqcluster.features.cron import CRON, CRON_AT, CronRun
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.runtime import current_setup
-from kiqcluster.sidekiq.cron_entries import GRACE_SECONDS, CronEntry, Missed, parse_entries, ruby_entry
+from kiqcluster.sidekiq.cron_entries import (
+    CRON,
+    CRON_AT,
+    GRACE_SECONDS,
+    CronEntry,
+    CronRun,
+    Missed,
+    parse_entries,
+    ruby_entry,
+)
 from kiqcluster.sidekiq.payload import Jid, new_jid
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store

@@ -17,12 +17,12 @@ from typing import Any
 
 from kiqcluster.api._store import store_in_force
 from kiqcluster.api.records import JobRecord
+from kiqcluster.client.results import Progress, read_progress
 from kiqcluster.control import process_registry
 from kiqcluster.control.control_messages import MESSAGE_TTL_SECONDS, Message, send
 from kiqcluster.control.orders import MAX_LEASE_SECONDS
 from kiqcluster.errors import MalformedIteration, UsageError
 from kiqcluster.features.iteration import STATE_FIELDS, Iteration, read_iteration
-from kiqcluster.features.progress import Progress, read_progress
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import seconds

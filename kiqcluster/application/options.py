@@ -29,6 +29,7 @@ __all__ = [
     "NO_STRATEGY",
     "OPTIONS",
     "RESERVED_NAMES",
+    "RESULT_TTL",
     "UNTIL_START",
     "JobOptions",
     "Option",
@@ -41,6 +42,7 @@ __all__ = [
     "near_option",
 ]
 
+RESULT_TTL = "result_ttl"
 HOOKS = {  # method → its arguments
     "retry_in": "count, error, payload",
     "retries_exhausted": "payload, error",

@@ -13,6 +13,7 @@ cron_jobs   what a cron entry enqueues
 async_writes   pushes of coroutines: one thread writes for all of them
 chains      jobs that run one after the other
 handle      a job that was enqueued: waits for its result
+results     what Redis keeps of a job that has ended, or has said how far it is
 result_waits   waits of coroutines for results: one thread waits for all of them
 store_service  such a thread: one of each kind for each Redis
 reenqueue   a due entry, or a job retried by hand, becomes a job of a queue: client middleware again

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
 
-from kiqcluster.application.options import CLAIMING
+from kiqcluster.application.options import CLAIMING, RESULT_TTL
 from kiqcluster.application.registry import Definition
 from kiqcluster.client.destination import store_for_handle, store_for_push
 from kiqcluster.client.draft import Draft
@@ -25,13 +25,10 @@ from kiqcluster.client.handle import Handle
 from kiqcluster.client.items import read_item
 from kiqcluster.client.preparation import push_of
 from kiqcluster.errors import InvalidArguments, InvalidPush, UsageError
-from kiqcluster.features.chains import KEPT_RESULT_TTL, THEN
-from kiqcluster.features.expiry import EXPIRY
-from kiqcluster.features.results import RESULT_TTL
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.process.runtime import Setup, current_setup
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.payload import ENCRYPT, Jid, Payload
+from kiqcluster.sidekiq.payload import ENCRYPT, EXPIRY, KEPT_RESULT_TTL, THEN, Jid, Payload
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
 

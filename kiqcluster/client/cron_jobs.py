@@ -16,11 +16,10 @@ from kiqcluster.application.registry import Definition
 from kiqcluster.client.draft import Draft
 from kiqcluster.client.preparation import prepare
 from kiqcluster.client.router import route_of
-from kiqcluster.features.cron import CRON, CRON_AT, CronRun, Step
-from kiqcluster.features.payload.context import application_context
+from kiqcluster.process.context.application_context import application_context
 from kiqcluster.process.delivery import Ready
 from kiqcluster.process.runtime import Setup
-from kiqcluster.sidekiq.cron_entries import CronEntry
+from kiqcluster.sidekiq.cron_entries import CRON, CRON_AT, CronEntry, CronRun, Step
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Jid, new_jid
 from kiqcluster.store import Store

@@ -7,11 +7,11 @@ from contextlib import suppress
 from math import inf
 from typing import Generic, TypeVar, cast
 
+from kiqcluster.application.options import RESULT_TTL
 from kiqcluster.application.registry import Definition
 from kiqcluster.client.result_waits import REPLY_MARGIN_SECONDS, aresult_of, wait_command
+from kiqcluster.client.results import Result, read_progress, read_result
 from kiqcluster.errors import JobDropped, JobFailed, MalformedPayload, StoreError, UsageError
-from kiqcluster.features.progress import read_progress
-from kiqcluster.features.results import RESULT_TTL, Result, read_result
 from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.job_context import current_job
 from kiqcluster.process.runtime import current_setup

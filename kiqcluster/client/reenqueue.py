@@ -17,11 +17,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from kiqcluster.errors import MalformedPayload
-from kiqcluster.features.chains import told_of_dropped
-from kiqcluster.features.expiry import EXPIRY, is_expired
-from kiqcluster.features.payload import size_limiter
+from kiqcluster.features.stacks import current_stacks
 from kiqcluster.process.runtime import Push, Setup
 from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.compression import closed, opened
 from kiqcluster.sidekiq.payload import Payload, bare, read, stamp, wrap
 from kiqcluster.sidekiq.ruby_entries import entry_for_ruby
 from kiqcluster.store.entry_moves import Move
@@ -63,9 +62,14 @@ def _by_hand(setup: Setup, old: bytes, now: float, change: Callable[[Payload], P
         payload = read(old)
     except MalformedPayload as error:
         return _unreadable(old, error, now)
-    move = _pushed(setup, old, payload, now, change(payload), {EXPIRY} if is_expired(payload, now) else set())
+    move = _pushed(setup, old, payload, now, change(payload), _removed_by_hand(payload, now))
     jid = payload.get("jid")
     return replace(move, unmarks=jid) if isinstance(jid, str) and ruby_json.is_unicode(jid) else move
+
+
+def _removed_by_hand(payload: Payload, now: float) -> set[str]:
+    """Return the keys by which a feature would keep the job from running."""
+    return {key for on_moved in current_stacks().push.on_moved_by_hand for key in on_moved(payload, now)}
 
 
 def _unreadable(old: bytes, error: MalformedPayload, now: float) -> Move:
@@ -84,21 +88,22 @@ def _unreadable(old: bytes, error: MalformedPayload, now: float) -> Move:
 def _pushed(
     setup: Setup, old: bytes, stored: Payload, now: float, changes: Payload, without: AbstractSet[str] = frozenset()
 ) -> Move:
-    pristine = size_limiter.opened(stored) if setup.client_middleware.stack else stored
-    payload = {**(read(old) if pristine is stored else size_limiter.opened(stored)), **changes}
+    pristine = opened(stored) if setup.client_middleware.stack else stored
+    payload = {**(read(old) if pristine is stored else opened(stored)), **changes}
     payload["queue"] = _queue(payload)
     for key in without:
         payload.pop(key, None)
     push = setup.through_middleware(Push(payload))
     if push is None:
-        return Move(old, "drop", told=told_of_dropped(old, "middleware"))
+        told = [each for on_dropped in current_stacks().push.on_dropped for each in on_dropped(old, "middleware")]
+        return Move(old, "drop", told=told)
     push.payload["queue"] = _queue(push.payload)  # middleware may change it, too
     written = {**_changed(push.payload, pristine), "enqueued_at": stamp(now)}
     removed = pristine.keys() - push.payload.keys()
     raw = bare(old)
     new = ruby_json.patch(raw, written, {*removed, "at"})
     if pristine is not stored and "args" in written:
-        new = size_limiter.closed(new)
+        new = closed(new)
     if raw is not old:
         new = entry_for_ruby(new, {}, push.queue)
     return Move(old, "push", push.queue, new)

@@ -21,9 +21,9 @@ from typing import Any
 
 from kiqcluster.contrib.run_errors import SuppressErrors
 from kiqcluster.errors import UsageError
-from kiqcluster.features.payload.context import application_context
 from kiqcluster.process.boundary.calls import handled_error
 from kiqcluster.process.config import Config
+from kiqcluster.process.context.application_context import application_context
 from kiqcluster.process.runtime import Run, current_setup
 from kiqcluster.sidekiq.outcome import Outcome
 

@@ -58,7 +58,7 @@ except ImportError as error:
 __all__ = ["ProcessSpans", "PublishSpans", "instrument", "uninstrument"]
 
 HEADERS, USER = "trace_propagation_headers", "sentry_user"  # keys of the payload, as sentry-ruby writes them
-CRON = "cron"  # key of a payload that a cron entry has enqueued (features/cron)
+CRON = "cron"  # key of a payload that a cron entry has enqueued (sidekiq/cron_entries)
 ORIGIN = "auto.queue.kiqcluster"
 PUBLISH, PROCESS, TASK = "queue.publish", "queue.process", "task"  # operations of spans; where a name comes from
 FLUSH_TIMEOUT_SECONDS = 2.0  # for the last events; a part of the supervisor's grace, which others need too

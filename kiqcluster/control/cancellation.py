@@ -22,10 +22,18 @@ from itertools import islice
 
 from kiqcluster.control.control_messages import CANCEL, MESSAGE_TTL_SECONDS, new_message
 from kiqcluster.errors import MalformedPayload, StoreError, UsageError
-from kiqcluster.features.chains import THEN, told_of_dropped
+from kiqcluster.features.chains import told_of_dropped
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import current_setup
-from kiqcluster.sidekiq.payload import CANCELLED_BY_TASK, DROPPED_BY_CANCEL, TASK_ID, TRANSIENT_KEYS, read, task_of
+from kiqcluster.sidekiq.payload import (
+    CANCELLED_BY_TASK,
+    DROPPED_BY_CANCEL,
+    TASK_ID,
+    THEN,
+    TRANSIENT_KEYS,
+    read,
+    task_of,
+)
 from kiqcluster.sidekiq.ruby_entries import entry_for_ruby
 from kiqcluster.store import Store
 from kiqcluster.store.engine.settle_calls import DROPPED_SECONDS, MAX_DROPPED_JOBS

@@ -9,7 +9,7 @@ strikes        `kiqctl strike`: an operator defers or drops some jobs for a whil
 policies       `policy`: code of the application decides before each run: run, defer or drop
 tasks          jobs of a task: their status, from the push to the end
 limits/        jobs wait while others run, or have run: `rate_limit`, `concurrency_limit`
-cron           `cron`: jobs on a schedule; below the stacks, which see their pushes
+cron           `cron`: jobs on a schedule; no feature of the stacks, which see their pushes
 timeouts       `timeout`, `timeout_hard`: for how long a job may run
 iteration      iterable jobs: where one is, written in the step that ends its run
 results        `result_ttl`: what a job returned is kept for whoever waits for it

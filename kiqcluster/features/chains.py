@@ -22,26 +22,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from kiqcluster.application.options import OPTIONS
+from kiqcluster.application.options import OPTIONS, RESULT_TTL
 from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.errors import CannotRun, MalformedPayload, NormalFailure, message_of
-from kiqcluster.features.expiry import EXPIRES_IN, EXPIRY
 from kiqcluster.features.hooks.job_end import JobEnd
 from kiqcluster.features.payload import size_limiter
-from kiqcluster.features.results import MAX_RESULT_BYTES, RESULT_TTL, described, encoded_result, kept_of, with_encoded
+from kiqcluster.features.results import MAX_RESULT_BYTES, described, encoded_result, kept_of, with_encoded
 from kiqcluster.process.boundary.calls import is_a
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import Done, Effect
-from kiqcluster.sidekiq.payload import Payload, check_arguments, read, stamp
+from kiqcluster.sidekiq.payload import EXPIRES_IN, EXPIRY, KEPT_RESULT_TTL, THEN, Payload, check_arguments, read, stamp
 from kiqcluster.sidekiq.ruby_json import JSON, is_unicode
 from kiqcluster.store.entry_moves import Told
 
-__all__ = ["DELETED", "KEPT_RESULT_TTL", "THEN", "Chains", "told_of_dropped", "told_of_killed"]
+__all__ = ["DELETED", "Chains", "ClientChains", "told_of_dropped", "told_of_killed"]
 
-THEN = "kiq_then"  # payloads of the jobs that follow, the next one first
-KEPT_RESULT_TTL = "kiq_result_ttl"  # `result_ttl` of the class of the last one, until it is pushed
 DELETED = "deleted"  # the reason for those who wait for a job that somebody deletes
 CLOCK = SystemClock()
 
@@ -70,6 +67,14 @@ class Chains:
             following = _read(end.payload[THEN])
             return _burial_rows(end, following, error) if _goes_on(end) and following else self.on_end(end)
         return ()
+
+
+class ClientChains:
+    """The client half, for jobs that do not come to their end."""
+
+    def on_dropped(self, raw: bytes, reason: str) -> list[Told]:
+        """Return what those are told who wait for a job that middleware drops where it waits, or for its chain."""
+        return told_of_dropped(raw, reason)
 
 
 def _read(value: JSON) -> list[Payload]:

@@ -15,62 +15,17 @@ import difflib
 from itertools import islice
 from math import ceil
 from pathlib import Path
-from typing import NamedTuple
 
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import UsageError
 from kiqcluster.process.config import Config
 from kiqcluster.process.config_sources import read_cron_file
-from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.cron_entries import CronEntry
+from kiqcluster.sidekiq.cron_entries import CronEntry, Step
 from kiqcluster.sidekiq.schedules import Schedule
 
-__all__ = ["CRON", "CRON_AT", "CronRun", "Step", "declared_entries", "plan"]
+__all__ = ["declared_entries", "plan"]
 
-CRON, CRON_AT = "cron", "cron_at"  # keys of the payload: name of the entry; epoch second of the tick
 MAX_STEPS = 100  # of an entry at once; the ticks behind them are due still
-
-
-class Step(NamedTuple):
-    """A change of an entry's awaited tick.
-
-    awaited: the tick that it is changed from, which tells whether others were faster.  at: the tick whose job is
-    enqueued, None to skip.  following: the tick that is awaited then.
-    """
-
-    awaited: float
-    at: float | None
-    following: int
-
-
-class CronRun(NamedTuple):
-    """A line of an entry's history.
-
-    tick: that it is for, equal to `at` for one by hand.  at: when it was enqueued; both epoch seconds.
-    refused_for: jid of the job because of which this one was not enqueued (`deduplicate`), None if it was enqueued.
-    """
-
-    jid: str
-    tick: float
-    at: float
-    refused_for: str | None = None
-
-    def encoded(self) -> bytes:
-        """Return the line of a job that is enqueued; push.lua adds `refused_for` if it is not."""
-        return ruby_json.encode({"jid": self.jid, "tick": self.tick, "at": self.at})
-
-    @staticmethod
-    def read(raw: bytes | None) -> CronRun | None:
-        """Return a line as Redis holds it, None for what is not one."""
-        text, separator, refused_for = (raw or b"").partition(b"\n")
-        try:
-            found = ruby_json.decode(text)
-        except (ValueError, ruby_json.Undecodable):
-            return None
-        jid, tick, at = (found.get(key) if isinstance(found, dict) else None for key in ("jid", "tick", "at"))
-        if not isinstance(jid, str) or not isinstance(tick, int | float) or not isinstance(at, int | float):
-            return None
-        return CronRun(jid, tick, at, refused_for.decode(errors="replace") if separator else None)
 
 
 def declared_entries(config: Config, registry: Registry, directory: Path) -> list[CronEntry]:

@@ -31,7 +31,6 @@ from kiqcluster.application.bound_calls import bound, without_defaults
 from kiqcluster.application.options import CLAIMING, EXCLUSIVE, NO_STRATEGY, UNTIL_START
 from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.errors import InvalidPush, MalformedPayload
-from kiqcluster.features.expiry import EXPIRES_IN, EXPIRY
 from kiqcluster.features.hooks.job_end import JobEnd
 from kiqcluster.features.payload import encryption
 from kiqcluster.process.boundary.calls import guarded, is_a, shown
@@ -43,6 +42,8 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Retry
 from kiqcluster.sidekiq.payload import (
+    EXPIRES_IN,
+    EXPIRY,
     IDEMPOTENCY_KEY,
     SCHEDULED_AT,
     Payload,

@@ -6,6 +6,7 @@ else from the time of the push (`created_at`).  Both keys are those of Sidekiq P
 1. on_encode    the client half: writes `expiry`, also for classes that are not registered, and by options of one push
 2. is_expired   whether a payload's time is over
 3. on_begin     the server half: drops such a job, at its first run or at a retry
+   on_moved_by_hand   the client half: a job that somebody moves to its queue does not expire
 
 Price: no round trip; a dropped job is settled, and kept in the list of dropped jobs.  A push without `expires_in` costs
 one look-up.  A bulk push with it prepares its jobs one by one.
@@ -13,7 +14,7 @@ one look-up.  A bulk push with it prepares its jobs one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from kiqcluster.application.options import OPTIONS
 from kiqcluster.application.registry import Definition
@@ -21,12 +22,10 @@ from kiqcluster.errors import InvalidPush
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Push, Run, Setup
 from kiqcluster.sidekiq.outcome import Effect
-from kiqcluster.sidekiq.payload import Payload, seconds, stamp
+from kiqcluster.sidekiq.payload import EXPIRES_IN, EXPIRY, Payload, seconds, stamp
 from kiqcluster.store.engine.units import BeginVerdict
 
-__all__ = ["EXPIRES_IN", "EXPIRY", "ClientExpiry", "Expiry", "is_expired"]
-
-EXPIRES_IN, EXPIRY = "expires_in", "expiry"  # keys of Sidekiq Pro
+__all__ = ["ClientExpiry", "Expiry", "is_expired"]
 
 
 class ClientExpiry:
@@ -42,6 +41,10 @@ class ClientExpiry:
             raise InvalidPush(f"{EXPIRES_IN} = {duration!r} does not fit; it takes {OPTIONS[EXPIRES_IN].expected}")
         if EXPIRY not in payload:
             payload[EXPIRY] = stamp((payload["created_at"] if push.at is None else push.at) + duration)
+
+    def on_moved_by_hand(self, payload: Payload, now: float) -> Collection[str]:
+        """Return the key by which the job would be dropped: somebody wants it to run."""
+        return (EXPIRY,) if is_expired(payload, now) else ()
 
 
 def is_expired(payload: Payload, now: float) -> bool:

@@ -1,7 +1,6 @@
 """Results: what a job returned, or why it failed, is kept for whoever waits for it (option `result_ttl`).
 
 on_end        the effect `tell`, in the step that ends the job: its result, JSON of at most 1 MB
-read_result   what Redis keeps → Result
 
 | outcome                                           | state                                                       |
 |---------------------------------------------------|-------------------------------------------------------------|
@@ -10,21 +9,20 @@ read_result   what Redis keeps → Result
 | Dropped                                           | dropped, with the reason                                    |
 | Retry, Requeue, Interrupted, Deferred, Parked     | none yet                                                    |
 
-The key is a list of one element, so that others can wait for it: client/handle.py.
+The key is a list of one element, so that others can wait for it: client/handle.py, which reads it (client/results).
 Price: one effect with three Redis calls, no round trip.  A class without the option pays nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from kiqcluster.application.converters import plain
+from kiqcluster.application.options import RESULT_TTL
 from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.errors import CannotRun, NormalFailure, class_name, message_of
 from kiqcluster.features.hooks.job_end import JobEnd
-from kiqcluster.features.progress import Progress
 from kiqcluster.process.boundary.calls import is_a
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import Dead, Discard, Done, Dropped, Effect
@@ -33,43 +31,16 @@ from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = [
     "MAX_RESULT_BYTES",
-    "RESULT_TTL",
-    "Result",
     "Results",
     "described",
     "encoded_result",
     "kept_of",
-    "read_result",
     "with_encoded",
 ]
 
-RESULT_TTL = "result_ttl"
 MAX_RESULT_BYTES = 1_000_000
 MAX_MESSAGE_CHARACTERS = 10_000
-TEXTS = ("error_class", "error_message", "reason", "job", "jid")  # of what is kept
 NO_ERROR = CannotRun("it was given up, and no error of it is kept")
-
-State = Literal["pending", "done", "failed", "dropped"]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What became of a job.
-
-    state: pending while it has not ended, or nothing is kept of it any more.  value: what it returned.
-    error_class, error_message: why it failed, or why what it returned could not be kept.  reason: why it was dropped.
-    progress: how far it has come, as long as it runs and has said so.
-    ended_by, ended_by_jid: the job of its chain that has failed or was dropped before it, "" if it is the job itself.
-    """
-
-    state: State
-    value: JSON = None
-    error_class: str = ""
-    error_message: str = ""
-    reason: str = ""
-    progress: Progress | None = None
-    ended_by: str = ""
-    ended_by_jid: str = ""
 
 
 class Results:
@@ -96,15 +67,6 @@ def _rows(end: JobEnd, kept: dict[str, JSON] | None) -> Iterable[Effect]:
     if kept is None or definition is None or not isinstance(jid, str):
         return ()
     return (Effect("tell", end.keys.result(jid), (encoded_result(kept, definition), definition.local[RESULT_TTL])),)
-
-
-def read_result(raw: bytes) -> Result:
-    """Return what Redis keeps.  Raises ValueError for other bytes."""
-    fields = ruby_json.decode(raw)
-    if not isinstance(fields, dict) or fields.get("state") not in ("done", "failed", "dropped"):
-        raise ValueError(f"it is not the result of a job: {raw[:50]!r}")
-    error_class, message, reason, job, jid = (str(fields.get(key, "")) for key in TEXTS)
-    return Result(fields["state"], fields.get("value"), error_class, message, reason, ended_by=job, ended_by_jid=jid)
 
 
 def kept_of(end: JobEnd) -> dict[str, JSON] | None:

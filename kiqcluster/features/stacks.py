@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from kiqcluster.features.cancellation import CANCELLATIONS, ClientCancellations
-from kiqcluster.features.chains import Chains
+from kiqcluster.features.chains import Chains, ClientChains
 from kiqcluster.features.deduplication import ClientDeduplication, ServerDeduplication
 from kiqcluster.features.expiry import ClientExpiry, Expiry
 from kiqcluster.features.history import ClientHistory, ServerHistory
@@ -71,6 +71,7 @@ STACKS = InForce(
             ClientExpiry(),
             ClientEncryption(),  # nothing sees the secret after it
             SizeLimiter(),
+            ClientChains(),
         ),
         server=(
             Expiry(),  # what is of no use any more

@@ -3,7 +3,7 @@
 Read in this order:
 runtime          Setup (declarations of the application), Runtime (shared objects of a worker)
 job_context      the job that runs here, as the application sees it
-context/         what running jobs are told from outside
+context/         what jobs are told from outside
 delivery         to which Redis pushes go, or which receiver takes them in tests
 middleware       the chain of middleware, client and server
 in_force         a value of the whole process that tests replace

@@ -2,6 +2,7 @@
 
 compressed     a payload whose arguments are base64(zlib(JSON)), with two more keys; other keys keep their bytes
 decompressed   the same payload with its arguments as they were, and without these keys
+opened         for client middleware that sees a scheduled job again, with arguments that it can read; closed: and back
 
 Any process may have written such a payload, so what is unpacked has limits: of bytes, and of values.
 Counterpart: GitLab's size_limiter/compressor.rb.
@@ -24,10 +25,12 @@ __all__ = [
     "MAX_ARGUMENTS_VALUES",
     "ORIGINAL_SIZE",
     "can_be_unpacked",
+    "closed",
     "compressed",
     "decompressed",
     "is_compressed",
     "may_be_compressed",
+    "opened",
 ]
 
 COMPRESSED, ORIGINAL_SIZE = "compressed", "original_job_size_bytes"  # GitLab's keys
@@ -104,3 +107,19 @@ def _unpacked(stored: object, limit: int) -> bytes:
     if not unpacker.eof:
         raise PayloadDecompressionError("the arguments of the job cannot be decompressed (their end is missing)")
     return text
+
+
+def opened(payload: Payload) -> Payload:
+    """Return a payload with the arguments that its job gets; unchanged where they cannot be decompressed."""
+    if not is_compressed(payload):
+        return payload
+    try:
+        return decompressed(payload)
+    except PayloadDecompressionError:
+        return payload
+
+
+def closed(raw: bytes) -> bytes:
+    """Return a payload of an opened one, compressed again: its arguments have changed."""
+    plain = ruby_json.patch(raw, {}, (COMPRESSED, ORIGINAL_SIZE))
+    return compressed(plain, bytes(ruby_json.members(plain)["args"]))[0]

@@ -3,6 +3,7 @@
 1. parse_entries   tables of kiqcluster.toml or of a file → entries; also the keys of sidekiq-cron's schedule file
 2. CronEntry.read  the JSON that Redis holds → an entry
 3. ruby_entry      a record of sidekiq-cron 2.x in Redis → an entry
+4. Step, CronRun   a change of the awaited tick; a line of the history
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from kiqcluster.errors import InvalidArguments, InvalidPush, UsageError
 from kiqcluster.sidekiq import ruby_json
@@ -21,8 +22,9 @@ from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.sidekiq.schedules import Schedule
 from kiqcluster.words import hint_of
 
-__all__ = ["GRACE_SECONDS", "CronEntry", "Missed", "parse_entries", "ruby_entry"]
+__all__ = ["CRON", "CRON_AT", "GRACE_SECONDS", "CronEntry", "CronRun", "Missed", "Step", "parse_entries", "ruby_entry"]
 
+CRON, CRON_AT = "cron", "cron_at"  # keys of the payload of a job: name of the entry; epoch second of the tick
 Missed = Literal["once", "skip", "all"]
 GRACE_SECONDS = 60.0  # within which a late tick counts as in time (sidekiq-cron: reschedule_grace_period)
 MAX_GRACE_SECONDS = 86_400.0
@@ -238,3 +240,45 @@ def _json_of(text: str | None, otherwise: Any) -> Any:
         return json.loads(text) if text else otherwise
     except (ValueError, RecursionError):  # lists within thousands of lists
         return otherwise
+
+
+class Step(NamedTuple):
+    """A change of an entry's awaited tick.
+
+    awaited: the tick that it is changed from, which tells whether others were faster.  at: the tick whose job is
+    enqueued, None to skip.  following: the tick that is awaited then.
+    """
+
+    awaited: float
+    at: float | None
+    following: int
+
+
+class CronRun(NamedTuple):
+    """A line of an entry's history.
+
+    tick: that it is for, equal to `at` for one by hand.  at: when it was enqueued; both epoch seconds.
+    refused_for: jid of the job because of which this one was not enqueued (`deduplicate`), None if it was enqueued.
+    """
+
+    jid: str
+    tick: float
+    at: float
+    refused_for: str | None = None
+
+    def encoded(self) -> bytes:
+        """Return the line of a job that is enqueued; push.lua adds `refused_for` if it is not."""
+        return ruby_json.encode({"jid": self.jid, "tick": self.tick, "at": self.at})
+
+    @staticmethod
+    def read(raw: bytes | None) -> CronRun | None:
+        """Return a line as Redis holds it, None for what is not one."""
+        text, separator, refused_for = (raw or b"").partition(b"\n")
+        try:
+            found = ruby_json.decode(text)
+        except (ValueError, ruby_json.Undecodable):
+            return None
+        jid, tick, at = (found.get(key) if isinstance(found, dict) else None for key in ("jid", "tick", "at"))
+        if not isinstance(jid, str) or not isinstance(tick, int | float) or not isinstance(at, int | float):
+            return None
+        return CronRun(jid, tick, at, refused_for.decode(errors="replace") if separator else None)

@@ -34,8 +34,11 @@ __all__ = [
     "DEFERRED_BY_RATE_LIMIT",
     "DROPPED_BY_CANCEL",
     "ENCRYPT",
+    "EXPIRES_IN",
+    "EXPIRY",
     "IDEMPOTENCY_KEY",
     "INVALID_PAYLOAD",
+    "KEPT_RESULT_TTL",
     "LOCALE",
     "MAX_EPOCH_SECONDS",
     "MAX_NESTING",
@@ -43,6 +46,7 @@ __all__ = [
     "PROMISED_BY",
     "SCHEDULED_AT",
     "TASK_ID",
+    "THEN",
     "TRANSIENT_KEYS",
     "USE_TASK_EVENT",
     "VERSION",
@@ -88,6 +92,9 @@ PROMISED_BY = "kiq_rate"  # key of the names of the rate limits that have promis
 CORRELATION_ID, META = "correlation_id", "meta."  # keys of the context (GitLab's): of a request; before other facts
 TASK_ID, USE_TASK_EVENT = "task_id", "use_task_event"  # keys: of the task; true where the job has an event in it
 TRANSIENT_KEYS = ("at", "enqueued_at")  # of a job on its way to a queue; entries of sets do not have them
+EXPIRES_IN, EXPIRY = "expires_in", "expiry"  # keys of Sidekiq Pro: seconds from the push or the due time; epoch seconds
+THEN = "kiq_then"  # key of a chain: payloads of the jobs that follow, the next one first
+KEPT_RESULT_TTL = "kiq_result_ttl"  # key of the last job of a chain until it is pushed: its `result_ttl`
 SCHEDULED_AT = "scheduled_at"  # key of the due time of a scheduled job, for the log (GitLab's)
 LOCALE, CATTR = "locale", "cattr"  # keys of Sidekiq's middleware for I18n and CurrentAttributes; also cattr_1, …
 DROPPED_BY_CANCEL, CANCELLED_BY_TASK = "cancelled", "task"  # values of `dropped_by`

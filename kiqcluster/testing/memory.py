@@ -23,12 +23,13 @@ from kiqcluster.client.reenqueue import enqueued
 from kiqcluster.client.router import queue_of
 from kiqcluster.errors import UsageError
 from kiqcluster.features.cancellation import CANCELLATIONS
-from kiqcluster.features.chains import THEN, told_of_dropped
+from kiqcluster.features.chains import told_of_dropped
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.delivery import Ready
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.process.service import beside_loops
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Effect, Interrupted, Outcome, Requeue, Retry
+from kiqcluster.sidekiq.payload import THEN
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
 from kiqcluster.testing.jobs import (

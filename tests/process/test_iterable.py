@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kiqcluster.api import DroppedSet, WorkSet
+from kiqcluster.client.results import Progress
 from kiqcluster.control.cancellation import cancel_in
-from kiqcluster.features.progress import Progress
 from kiqcluster.sidekiq import ruby_json
 from tests.kit import wait_until
 from tests.stage import Stage

@@ -9,7 +9,7 @@ import pytest
 
 from kiqcluster import Client
 from kiqcluster.api import WorkSet
-from kiqcluster.features.progress import Progress
+from kiqcluster.client.results import Progress
 from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup, using_setup
 from tests.kit import wait_until

@@ -10,15 +10,15 @@ import pytest
 import kiqcluster
 from kiqcluster import Client, job
 from kiqcluster.api import DeadSet, DroppedSet, JobSet, RetrySet, ScheduledSet
+from kiqcluster.client.results import read_result
 from kiqcluster.control import cancellation
 from kiqcluster.control.cancellation import Cancelled, cancel_in
 from kiqcluster.errors import JobCancelled, JobDropped, UsageError
 from kiqcluster.features.cancellation import Cancellations
-from kiqcluster.features.chains import KEPT_RESULT_TTL, THEN
-from kiqcluster.features.results import read_result
 from kiqcluster.process.job_context import JobContext
 from kiqcluster.process.runtime import Setup, current_setup
 from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.payload import KEPT_RESULT_TTL, THEN
 from kiqcluster.store import Store
 
 pytestmark = pytest.mark.usefixtures("registry")  # other tests of this process have jobs of these names

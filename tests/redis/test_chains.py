@@ -17,12 +17,12 @@ from kiqcluster.client.chains import MAX_JOBS, Chain
 from kiqcluster.client.handle import Handle
 from kiqcluster.errors import InvalidArguments, InvalidPush, JobDropped, JobFailed, RedisRefused
 from kiqcluster.features.cancellation import CANCELLATIONS
-from kiqcluster.features.chains import KEPT_RESULT_TTL, THEN
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.process.config import Config
 from kiqcluster.process.context.cancel_marks import Marks
 from kiqcluster.process.runtime import Push, Setup
 from kiqcluster.sidekiq.outcome import Dead, Done, Dropped
+from kiqcluster.sidekiq.payload import KEPT_RESULT_TTL, THEN
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
 from kiqcluster.tasks import NormalFailure, Task

@@ -12,13 +12,12 @@ import pytest
 from kiqcluster.api import CronSet
 from kiqcluster.application.registry import Registry
 from kiqcluster.client.cron_jobs import resolved
-from kiqcluster.features.cron import CronRun
 from kiqcluster.job import Job, job
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Push, Runtime, Setup
-from kiqcluster.sidekiq.cron_entries import CronEntry, parse_entries
+from kiqcluster.sidekiq.cron_entries import CronEntry, CronRun, parse_entries
 from kiqcluster.store import Store
 from kiqcluster.store.cron import CronRow, write
 from kiqcluster.worker.maintenance.cron_ticks import RETRY_SECONDS, CronTicks

@@ -12,8 +12,9 @@ from kiqcluster import job
 from kiqcluster.api import WorkSet
 from kiqcluster.application.registry import Registry
 from kiqcluster.client.handle import Handle
+from kiqcluster.client.results import Progress
 from kiqcluster.errors import RedisUnavailable
-from kiqcluster.features.progress import PROGRESS_TTL_SECONDS, Progress
+from kiqcluster.features.progress import PROGRESS_TTL_SECONDS
 from kiqcluster.process.job_context import current_job
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.store import Store

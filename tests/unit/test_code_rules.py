@@ -15,10 +15,10 @@ from typing import get_args
 import pytest
 
 import kiqcluster
+from kiqcluster.client import results
 from kiqcluster.contrib.celery import catalogue
 from kiqcluster.contrib.celery import results as celery_results
 from kiqcluster.contrib.celery.checker import report
-from kiqcluster.features import results
 from kiqcluster.process import metrics
 from kiqcluster.sidekiq.selectors import Urgency
 from tests.django_stage import set_up_django

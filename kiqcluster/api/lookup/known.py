@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kiqcluster.api.records import JobRecord
+from kiqcluster.client.results import Progress, Result, read_progress, read_result
 from kiqcluster.control.cancellation import Cancelled, cancel_in
 from kiqcluster.errors import MalformedIteration
-from kiqcluster.features.chains import THEN
 from kiqcluster.features.iteration import STATE_FIELDS, Iteration, read_iteration
-from kiqcluster.features.progress import Progress, read_progress
-from kiqcluster.features.results import Result, read_result
-from kiqcluster.sidekiq.payload import Payload
+from kiqcluster.sidekiq.payload import THEN, Payload
 from kiqcluster.sidekiq.ruby_json import is_unicode
 from kiqcluster.store import Store
 

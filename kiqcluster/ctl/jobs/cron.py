@@ -16,9 +16,9 @@ from kiqcluster.ctl.text.pager import DefaultListGroup
 from kiqcluster.ctl.text.shards import read_shards, sharded_document, sharded_table
 from kiqcluster.ctl.text.tables import ago, clean, format_duration, format_time, iso_time, text_column
 from kiqcluster.errors import ExitCode, KiqError, UsageError
-from kiqcluster.features.cron import CronRun
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.cron_entries import CronRun
 from kiqcluster.sidekiq.schedules import Schedule
 from kiqcluster.store import Store
 

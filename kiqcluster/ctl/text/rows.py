@@ -10,6 +10,7 @@ from kiqcluster.api import JobRecord, QueueSummary, SortedEntry
 from kiqcluster.api.dashboard import Dashboard, View
 from kiqcluster.api.processes import Work
 from kiqcluster.api.throughput import Rate
+from kiqcluster.client.results import Progress
 from kiqcluster.control.cluster_document import status_from_redis
 from kiqcluster.control.process_registry import Cluster, RegisteredProcess, natural_sort_key
 from kiqcluster.ctl.text.tables import (
@@ -27,11 +28,9 @@ from kiqcluster.ctl.text.tables import (
     text_column,
     truncate,
 )
-from kiqcluster.features.expiry import EXPIRY
-from kiqcluster.features.payload.context import CALLER_ID
-from kiqcluster.features.progress import Progress
 from kiqcluster.features.versions import DEFERRED_BY_VERSION
-from kiqcluster.sidekiq.payload import CORRELATION_ID, VERSION, seconds
+from kiqcluster.process.context.application_context import CALLER_ID
+from kiqcluster.sidekiq.payload import CORRELATION_ID, EXPIRY, VERSION, seconds
 
 __all__ = [
     "BUSY_COLUMNS",

@@ -1,8 +1,6 @@
 """Size limiter: large arguments are reported, compressed or refused when a job is pushed, and unpacked when it runs.
 
 limited   the client half: the bytes to write, for a payload of at least MIN_LIMITED_BYTES
-opened    a payload with readable arguments, for client middleware that sees a scheduled job again (reenqueue.py)
-closed    … and back
 
 | mode     | arguments of the threshold or more | arguments beyond the limit, compressed or not |
 |----------|------------------------------------|-----------------------------------------------|
@@ -22,22 +20,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from kiqcluster.application.registry import Definition
-from kiqcluster.errors import ExceedLimitError, PayloadDecompressionError
+from kiqcluster.errors import ExceedLimitError
 from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.compression import (
-    COMPRESSED,
-    ORIGINAL_SIZE,
     can_be_unpacked,
     compressed,
-    decompressed,
-    is_compressed,
     may_be_compressed,
 )
-from kiqcluster.sidekiq.payload import Payload
 
-__all__ = ["SizeLimiter", "closed", "limited", "opened"]
+__all__ = ["SizeLimiter", "limited"]
 
 
 class SizeLimiter:
@@ -89,19 +82,3 @@ def _compressed(encoded: bytes, arguments: bytes, fields: Mapping[str, Any], con
         return encoded, size
     smaller, smaller_size = compressed(encoded, arguments)
     return (smaller, smaller_size) if len(smaller) < len(encoded) else (encoded, size)
-
-
-def opened(payload: Payload) -> Payload:
-    """Return a payload with the arguments that its job gets; unchanged where they cannot be decompressed."""
-    if not is_compressed(payload):
-        return payload
-    try:
-        return decompressed(payload)
-    except PayloadDecompressionError:
-        return payload
-
-
-def closed(raw: bytes) -> bytes:
-    """Return a payload of an opened one, compressed again: its arguments have changed."""
-    plain = ruby_json.patch(raw, {}, (COMPRESSED, ORIGINAL_SIZE))
-    return compressed(plain, bytes(ruby_json.members(plain)["args"]))[0]

@@ -1,4 +1,5 @@
-"""What running jobs are told from outside.
+"""What jobs are told from outside.
 
-cancel_marks   which jobs somebody has cancelled
+application_context   who enqueues a job, and for which request
+cancel_marks          which jobs somebody has cancelled
 """

@@ -22,12 +22,12 @@ from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.client.cron_jobs import prepared
 from kiqcluster.client.writes import write_each
 from kiqcluster.errors import RedisRefused, UsageError, as_exception
-from kiqcluster.features.cron import Step, plan
+from kiqcluster.features.cron import plan
 from kiqcluster.process.boundary.calls import guarded
 from kiqcluster.process.delivery import Ready
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime
-from kiqcluster.sidekiq.cron_entries import CronEntry
+from kiqcluster.sidekiq.cron_entries import CronEntry, Step
 from kiqcluster.store import is_outage
 from kiqcluster.store.cron import DueTick, read_ticks, skip_ticks
 from kiqcluster.worker.maintenance.poller import Moved

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from threading import Event
 from typing import NamedTuple
 
+from kiqcluster.application.options import RESULT_TTL
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import RedisRefused, StoreError
 from kiqcluster.features.progress import PROGRESS_TTL_SECONDS, encoded
-from kiqcluster.features.results import RESULT_TTL
 from kiqcluster.process.job_context import JobContext
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service

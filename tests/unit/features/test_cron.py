@@ -8,10 +8,10 @@ import pytest
 
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import JobDefinitionError, UsageError
-from kiqcluster.features.cron import MAX_STEPS, CronRun, Step, declared_entries, plan
+from kiqcluster.features.cron import MAX_STEPS, declared_entries, plan
 from kiqcluster.job import Job, job
 from kiqcluster.process.config import Config
-from kiqcluster.sidekiq.cron_entries import CronEntry, Missed, parse_entries
+from kiqcluster.sidekiq.cron_entries import CronEntry, CronRun, Missed, Step, parse_entries
 from kiqcluster.sidekiq.schedules import Schedule
 
 MINUTE = 60

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import pytest
 
 from kiqcluster import Client, job
 from kiqcluster.application.registry import Definition
+from kiqcluster.client.reenqueue import added, enqueued
 from kiqcluster.features.stacks import Stacks, using_stacks
 from kiqcluster.process.config import MIN_LIMITED_BYTES
 from kiqcluster.process.runtime import Push, Setup
 from kiqcluster.sidekiq.outcome import Effect
+from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.sidekiq.ruby_json import JSON
+from kiqcluster.store.entry_moves import Told
 from tests.unit.features.test_size_limiter import Written
 
 
@@ -50,6 +53,14 @@ class Feature:
     def on_encoded(self, _setup: Setup, _name: str, _definition: Definition | None, encoded: bytes) -> bytes:
         self.calls.append("on_encoded")
         return encoded.replace(b'"noted":2', b'"noted":3')
+
+    def on_moved_by_hand(self, payload: Payload, _now: float) -> Collection[str]:
+        self.calls.append("on_moved_by_hand")
+        return ["held"] if "held" in payload else []
+
+    def on_dropped(self, raw: bytes, reason: str) -> Iterable[Told]:
+        self.calls.append("on_dropped")
+        return [Told("1", 60, raw + reason.encode())]
 
 
 @pytest.fixture
@@ -90,3 +101,25 @@ def test_a_class_that_is_not_registered_has_all_but_those_of_classes(written: Wr
 
     assert calls == ["on_draft", "on_encode"]
     assert written.jobs[0].rows == ()
+
+
+WAITS = b'{"class":"X","jid":"1","queue":"q","args":[],"held":1}'
+
+
+def test_a_waiting_job_that_somebody_moves_loses_what_would_keep_it_from_running(
+    setup: Setup, calls: list[str]
+) -> None:
+    assert b"held" in enqueued(setup, WAITS, 0.0).new
+    assert calls == []
+
+    assert b"held" not in added(setup, WAITS, 0.0).new
+    assert calls == ["on_moved_by_hand"]
+
+
+def test_whoever_waits_for_a_job_is_told_that_middleware_drops_it(setup: Setup, calls: list[str]) -> None:
+    setup.client_middleware.add(lambda _push, _call_next: None)
+
+    move = enqueued(setup, WAITS, 0.0)
+
+    assert (move.verb, move.told) == ("drop", [Told("1", 60, WAITS + b"middleware")])
+    assert calls == ["on_dropped"]

@@ -2,7 +2,7 @@
 
 __main__   the command: which workloads, peers and rounds; interleaves them
 workloads  the table of what is measured · measure: what these share
-           throughput, conduct, guarantees, tasks, cron, export, web, fleet, typed_arguments: one function
+           throughput, conduct, guarantees, batches, cron, export, web, fleet, typed_arguments: one function
            for each
 targets    what a figure has to reach, by issue 3 · report: the tables, ratios first
 peers      who takes part, and how each is started · apps/, ruby/: their jobs

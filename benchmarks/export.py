@@ -1,6 +1,6 @@
-"""Export: half a million rows in parts, as jobs of one task in two processes, beside a program that writes all of them.
+"""Export: half a million rows in parts, as jobs of one batch in two processes, beside a program that writes them all.
 
-The jobs are those of examples/import_export: each part is a file, and the callback of the task joins them.
+The jobs are those of examples/import_export: each part is a file, and the callback of the batch joins them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ POLL_SECONDS = 0.005
 
 
 def export(stage: Stage, peer: Peer, scale: Scale) -> Figures:
-    """Return the seconds of both, from the creation of the task until the file is complete."""
+    """Return the seconds of both, from the creation of the batch until the file is complete."""
     count = ROWS if scale.seconds >= FULL.seconds else FEW_ROWS
     stage.clear()
     with TemporaryDirectory() as folder:
-        alone, target = Path(folder) / "alone.csv", Path(folder) / "task.csv"
+        alone, target = Path(folder) / "alone.csv", Path(folder) / "batch.csv"
         began = time.monotonic()
         write_alone(alone, count)
         seconds_alone = time.monotonic() - began

@@ -242,7 +242,7 @@ GUARDED = {
     ),
     "dramatiq": replace(PEERS["dramatiq"], app="guarded_dramatiq", commands=partial(dramatiq, app="guarded_dramatiq")),
 }
-# Those that have tasks, or what comes near to them.
+# Those that have batches, or what comes near to them.
 GROUPED = {
     name: replace(PEERS[name], app=app, commands=partial(commands, app=app))
     for name, app, commands in (

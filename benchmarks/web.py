@@ -188,21 +188,21 @@ def fill_counters(stage: Stage, size: Size, now: float) -> None:
 
 
 def fill_features(stage: Stage, size: Size, now: float) -> None:
-    """What only our pages show: cron entries, tasks, lines of limits, locks, strikes; of each as many as of queues."""
+    """What only our pages show: cron entries, batches, lines of limits, locks, strikes; each as often as queues."""
     keys, pipeline = Keys(), stage.server.redis.pipeline(transaction=False)
     for number in range(size.queues):
         entry = {"schedule": "*/5 * * * *", "job": f"Class{number % 100}", "args": [number], "queue": "q1", "tz": "UTC"}
         pipeline.hset(keys.cron, f"entry {number}", json.dumps(entry))
         pipeline.zadd(keys.cron_ticks, {f"entry {number}": now + 60 + number})
-        task, slots = f"{number:024x}", keys.slots("Sync", f"shop {number}")
+        batch, slots = f"{number:024x}", keys.slots("Sync", f"shop {number}")
         fields: dict[Any, Any] = {"name": "import", "worker": "Row", "created_at": now, "total": 10, "finish": 10}
-        pipeline.hset(keys.task(task), mapping=fields)
-        pipeline.zadd(keys.tasks, {task: now - number})
-        job = f'{{"class":"Sync","args":[{number}],"jid":"{task}","queue":"q1"}}'
+        pipeline.hset(keys.batch(batch), mapping=fields)
+        pipeline.zadd(keys.batches, {batch: now - number})
+        job = f'{{"class":"Sync","args":[{number}],"jid":"{batch}","queue":"q1"}}'
         pipeline.zadd(keys.parked(slots), {f"queue:q1\0{job}": 1e6 * now})
         pipeline.sadd(keys.parked_sets, slots)
         pipeline.hset(keys.limits, f"Class{number}", 5)
-        pipeline.set(keys.lock(f"Sync:{number}"), task, ex=86_400)
+        pipeline.set(keys.lock(f"Sync:{number}"), batch, ex=86_400)
     pipeline.hset(keys.limits, "Sync", 1)
     for number in range(100):
         strike = {"name": f"Class{number}", "action": "defer", "until": now + 86_400, "arguments": {}, "delay": 60.0}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks import conduct, throughput
+from benchmarks.batches import PACES, batches
 from benchmarks.cron import ENTRIES, cron
 from benchmarks.export import ROWS, export
 from benchmarks.fleet import FLEET_SIZES, fleet
@@ -13,7 +14,6 @@ from benchmarks.guarantees import guarantees, own_guarantees
 from benchmarks.measure import FULL, Figures, Scale
 from benchmarks.peers import AWAITING, PEERS, Peer
 from benchmarks.stage import Stage
-from benchmarks.tasks import PACES, tasks
 from benchmarks.typed_arguments import JOBS, STEPS, typed_arguments
 from benchmarks.web import SHARED, web
 from benchmarks.web import WHOLE as WEB_SIZE
@@ -174,9 +174,9 @@ WORKLOADS = {
             classes=f"{throughput.SPREAD_CLASSES} classes / 1",
         ),
     ),
-    "tasks": Workload(
-        "No-op jobs of a task (chord, group; taskiq: with results), 1 process, beside plain ones",
-        tasks,
+    "batches": Workload(
+        "No-op jobs of a batch (chord, group; taskiq: with results), 1 process, beside plain ones",
+        batches,
         tuple(PACES),
         (
             Column("rate", "jobs/s", WHOLE),
@@ -235,7 +235,7 @@ WORKLOADS = {
         (Column("seconds", "seconds", ".2f"), RATE, *COSTS),
     ),
     "export": Workload(
-        f"Export of {ROWS:,} rows in parts, as a task in two processes, beside one program",
+        f"Export of {ROWS:,} rows in parts, as a batch in two processes, beside one program",
         export,
         OURS,
         (

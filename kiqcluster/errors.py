@@ -10,8 +10,8 @@ KiqError
 │   ├── ExceedLimitError       its arguments are larger than the size limiter allows
 │   └── InvalidArguments       arguments do not fit `perform`, or are not JSON-native (`path` says where)
 ├── OverLimit                  a rate limit allows no start now; a job that raises it is deferred (`seconds`)
-├── NormalFailure              raised by a job of a task that has failed for good: neither an error nor retried
-├── TaskEnded                  a task takes no more jobs: it is complete or cancelled, or has expired
+├── NormalFailure              raised by a job of a batch that has failed for good: neither an error nor retried
+├── BatchEnded                  a batch takes no more jobs: it is complete or cancelled, or has expired
 ├── RetryError                 raised by a job to be retried without a report to error handlers
 ├── JobCancelled               raised by `current_job().check_cancelled()`: somebody has cancelled this job
 ├── JobTimedOut                a job has run for longer than its `timeout` or `timeout_hard`; also a TimeoutError
@@ -45,6 +45,7 @@ from typing import Any, cast
 __all__ = [
     "AbortIteration",
     "ApplicationError",
+    "BatchEnded",
     "CannotDeserialize",
     "CannotRun",
     "EncryptionError",
@@ -76,7 +77,6 @@ __all__ = [
     "ReplyLost",
     "RetryError",
     "StoreError",
-    "TaskEnded",
     "UnknownJob",
     "UnroutedCall",
     "UsageError",
@@ -199,19 +199,19 @@ class OverLimit(KiqError):
 
 
 class NormalFailure(KiqError):
-    """Raised by a job that has failed in the sense of its work: `failed` in its task, with this text as a message.
+    """Raised by a job that has failed in the sense of its work: `failed` in its batch, with this text as a message.
 
     The job is done: it is not retried, and counts as no error.
     """
 
 
-class TaskEnded(KiqError):
-    """A task takes no more jobs.  reason: COMPLETE, CANCELLED or UNKNOWN (it has expired, or lies in another Redis)."""
+class BatchEnded(KiqError):
+    """A batch takes no more jobs.  reason: COMPLETE, CANCELLED or UNKNOWN (it has expired, or is in another Redis)."""
 
-    def __init__(self, task: str, reason: str) -> None:
+    def __init__(self, batch: str, reason: str) -> None:
         words = {"COMPLETE": "is complete", "CANCELLED": "is cancelled"}.get(reason, "is not known to this Redis")
-        super().__init__(f"task {task} {words}, and takes no more jobs; create another one")
-        self.task = task
+        super().__init__(f"batch {batch} {words}, and takes no more jobs; create another one")
+        self.batch = batch
         self.reason = reason
 
 

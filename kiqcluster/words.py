@@ -88,7 +88,7 @@ ROWS: tuple[tuple[Place, str, str, str, str, str], ...] = (
     ("option", "GitLab", "resource_boundary", "", "guides/attributes", "boundary worker_resource_boundary"),
     ("option", "GitLab", "external_dependencies", "", "guides/attributes",
      "has_external_dependencies worker_has_external_dependencies"),
-    ("option", "GitLab", "tasks", "kiqcluster.tasks.Task: its jobs have events", "guides/tasks", "use_task_event"),
+    ("option", "GitLab", "batches", "kiqcluster.batches.Batch: it counts its jobs", "guides/batches", "use_task_event"),
     # settings
     ("setting", "Celery", "redis", "", "reference/settings", "broker_url broker result_backend backend"),
     ("setting", "other systems", "redis", "", "reference/settings", "redis_url url"),
@@ -157,7 +157,8 @@ ROWS: tuple[tuple[Place, str, str, str, str, str], ...] = (
     ("command", "other systems", "queues", "queues pause", "reference/kiqctl/index", "pause suspend"),
     ("command", "other systems", "queues", "queues resume", "reference/kiqctl/index", "unpause"),
     ("command", "other systems", "jobs", "", "reference/kiqctl/index", "job"),
-    ("command", "other systems", "tasks", "", "reference/kiqctl/index", "task batch batches"),
+    ("command", "other systems", "batches", "", "reference/kiqctl/index", "batch"),
+    ("command", "former", "batches", "", "reference/kiqctl/index", "tasks task"),
     ("command", "other systems", "retries", "", "reference/kiqctl/index", "failed retrying"),
     ("command", "RQ", "dead", "dead retry", "reference/kiqctl/index", "requeue"),
     ("command", "other systems", "retries", "retries retry", "reference/kiqctl/index", "retry"),
@@ -181,7 +182,7 @@ ROWS: tuple[tuple[Place, str, str, str, str, str], ...] = (
     # attributes of jobs
     ("job", "Celery", "perform_async", "perform_async(…); Celery's names are in kiqcluster.contrib.celery",
      "guides/enqueue", "delay apply_async"),
-    ("job", "Celery", "then", "first.then(second), or a task with callbacks", "guides/chains",
+    ("job", "Celery", "then", "first.then(second), or a batch with callbacks", "guides/chains",
      "s si signature subtask chain"),
     ("job", "Celery", "perform_inline", "perform_inline(…)", "guides/enqueue", "apply call_local perform_now"),
     ("job", "Dramatiq", "perform_async", "perform_async(…)", "guides/enqueue", "send send_with_options"),
@@ -205,7 +206,9 @@ ROWS: tuple[tuple[Place, str, str, str, str, str], ...] = (
     ("name", "Celery", "contrib", "kiqcluster.contrib.celery", "guides/migrate_from_celery",
      "Celery shared_task chain group chord crontab"),
     ("name", "RQ", "current_job", "kiqcluster.current_job", "guides/write_jobs", "get_current_job"),
-    ("name", "Sidekiq", "tasks", "kiqcluster.tasks.Task", "guides/tasks", "Batch"),
+    ("name", "Sidekiq", "batches", "kiqcluster.batches.Batch", "guides/batches", "Batch"),
+    ("name", "former", "batches", "kiqcluster.batches.Batch", "guides/batches", "tasks Task"),
+    ("name", "former", "batches", "kiqcluster.batches.current_batch", "guides/batches", "current_task"),
     ("name", "Celery", "RetryError", "kiqcluster.RetryError", "guides/retry_error", "Retry"),
     ("name", "Sidekiq", "limits", "kiqcluster.limits", "guides/limit_rates", "Limiter"),
 )  # fmt: skip

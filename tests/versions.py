@@ -70,7 +70,7 @@ SERVES = {  # extra → modules that need it
     "flask": ["kiqcluster.contrib.flask"],
     "otel": ["kiqcluster.contrib.otel"],
     "sentry": ["kiqcluster.contrib.sentry"],
-    "sql": ["kiqcluster.iterable.sql", "kiqcluster.tasks.history"],
+    "sql": ["kiqcluster.iterable.sql", "kiqcluster.batches.history"],
     "sqlalchemy": ["kiqcluster.contrib.sqlalchemy"],
     "testing": ["kiqcluster.testing", "_kiqcluster_pytest"],
     "top": ["kiqcluster.ctl.top.screen"],

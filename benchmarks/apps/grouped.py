@@ -1,4 +1,4 @@
-"""No-op jobs in kiqcluster, plain ones and those of a task: each bulk push of `grouped` is one task with a callback."""
+"""No-op jobs in kiqcluster, plain ones and those of a batch: each bulk push of `grouped` is a batch with a callback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import kiqcluster
 from benchmarks.apps.kiqcluster import DESCRIPTION, JOBS
-from kiqcluster.tasks import Task
+from kiqcluster.batches import Batch
 
 __all__ = ["DESCRIPTION", "push", "push_many"]
 
@@ -18,7 +18,7 @@ def plain() -> None:
 
 
 @kiqcluster.job
-def completed(task: str) -> None:
+def completed(batch: str) -> None:
     pass
 
 
@@ -31,6 +31,6 @@ def push(job: str, arguments: Sequence[Any]) -> None:
 
 def push_many(job: str, argument_lists: Sequence[Sequence[Any]]) -> None:
     if job == "grouped":
-        Task.create("benchmark", plain, argument_lists, on_complete=completed)
+        Batch.create("benchmark", plain, argument_lists, on_complete=completed)
     else:
         JOBS[job].perform_bulk(argument_lists)

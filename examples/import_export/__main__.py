@@ -1,4 +1,4 @@
-"""The command: create the task of an import or an export, and print its status until it is complete."""
+"""The command: create the batch of an import or an export, and print its status until it is complete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from examples.import_export.jobs import PART_ROWS, export_part, handle_row, join_parts
-from kiqcluster.tasks import Task
+from kiqcluster.batches import Batch
 
 POLL_SECONDS = 0.2
 WRONG_EVERY = 1_000  # rows of the file that is made: one has no address
@@ -23,17 +23,17 @@ def main() -> int:
     given = parser.parse_args()
     began = time.monotonic()
     if given.what == "import":
-        task = start_import(given.file, given.rows or 10_000)
+        batch = start_import(given.file, given.rows or 10_000)
     else:
-        task = start_export(given.file.resolve(), given.rows or 500_000)
-    follow(task)
+        batch = start_export(given.file.resolve(), given.rows or 500_000)
+    follow(batch)
     if given.what == "export":
         wait_for(given.file)
     print(f"{time.monotonic() - began:.1f} s")
     return 0
 
 
-def start_import(file: Path, count: int) -> Task:
+def start_import(file: Path, count: int) -> Batch:
     """Enqueue a job for each row of a file; make the file if there is none."""
     if not file.exists():
         with file.open("w", encoding="utf-8", newline="") as made:
@@ -41,20 +41,20 @@ def start_import(file: Path, count: int) -> Task:
             csv.writer(made).writerows((f"customer {number}", mail) for number, mail in enumerate(mails, 1))
     with file.open(encoding="utf-8", newline="") as found:
         rows = [(number, name, mail) for number, (name, mail) in enumerate(csv.reader(found), 1)]
-    return Task.create(f"import {file.name}", handle_row, rows)
+    return Batch.create(f"import {file.name}", handle_row, rows)
 
 
-def start_export(file: Path, count: int) -> Task:
+def start_export(file: Path, count: int) -> Batch:
     """Enqueue a job for each part of the rows; the parts are joined when all are there."""
     file.unlink(missing_ok=True)
     parts = [(first, min(PART_ROWS, count - first), str(file)) for first in range(0, count, PART_ROWS)]
-    return Task.create(f"export {file.name}", export_part, parts, on_success=join_parts)
+    return Batch.create(f"export {file.name}", export_part, parts, on_success=join_parts)
 
 
-def follow(task: Task) -> None:
+def follow(batch: Batch) -> None:
     """Print the status until all jobs have ended, as a front end would poll it."""
-    print(f"task {task.id}")
-    while not (status := task.status()).is_complete:
+    print(f"batch {batch.id}")
+    while not (status := batch.status()).is_complete:
         print(f"{status.percent:5.1f} %  {status.finish} finished, {status.failed} failed, {status.error} errors")
         time.sleep(POLL_SECONDS)
     print(f"{status.percent:5.1f} %  {status.finish} finished, {status.failed} failed, {status.error} errors")

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from kiqcluster import job
-from kiqcluster.tasks import NormalFailure, Task
+from kiqcluster.batches import Batch, NormalFailure
 
 PART_ROWS = 10_000  # of an export: a part takes a second or two
 
@@ -31,9 +31,9 @@ def export_part(first: int, count: int, target: str) -> None:
 
 
 @job
-def join_parts(task: str) -> None:
+def join_parts(batch: str) -> None:
     """Join the parts in their order: the callback `on_success` of an export."""
-    parts = sorted(event.params[:3] for event in Task.get(task).events())
+    parts = sorted(each.params[:3] for each in Batch.get(batch).jobs())
     target = Path(parts[0][2])
     written = target.with_suffix(".new")
     with written.open("wb") as file:

@@ -170,7 +170,7 @@ class Queue:
     def clear(self) -> int:
         """Delete all jobs, and the queue's name from the set of queues; return how many.  One round trip.
 
-        A pause stays.  So do the locks of the jobs, and in their tasks they stay as they are: `delete_all` ends both.
+        A pause stays.  So do the locks of the jobs, and in their batches they stay as they are: `delete_all` ends both.
         """
         lists = self._lists
         *lengths, _, _ = self._store.transaction(

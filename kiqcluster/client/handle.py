@@ -114,7 +114,7 @@ class Handle(Generic[R]):
         if timeout is None and waiting is not None:
             raise UsageError(
                 f"{waiting.name} waits for the result of {self!r} without a timeout: if all threads of the workers "
-                "wait so, none is left to run the jobs that they wait for; use a chain (then), a callback of a task, "
+                "wait so, none is left to run the jobs that they wait for; use a chain (then), a callback of a batch, "
                 "or give a timeout"
             )
         return inf if timeout is None else timeout

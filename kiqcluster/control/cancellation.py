@@ -6,7 +6,7 @@ cancel_in        on one: 1. mark its id, so that it does not begin any more, whe
                          2. tell all processes to read the marks, and running jobs by them
                          3. move it from where it waits to the dropped jobs, each move as a whole (store/entry_moves)
                          4. look whether a process holds it, also before 1 and before 2
-remove_of_tasks  removes the jobs of cancelled tasks where they wait for long
+remove_of_batches  removes the jobs of cancelled batches where they wait for long
 tell_processes   has all processes of a shard read the marks
 
 A job may move while it is looked for.  So sets are looked through before the queues that they feed, queues before the
@@ -26,13 +26,13 @@ from kiqcluster.features.chains import told_of_dropped
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.payload import (
-    CANCELLED_BY_TASK,
+    CANCELLED_BY_BATCH,
     DROPPED_BY_CANCEL,
     TASK_ID,
     THEN,
     TRANSIENT_KEYS,
+    batch_of,
     read,
-    task_of,
 )
 from kiqcluster.sidekiq.ruby_entries import entry_for_ruby
 from kiqcluster.store import Store
@@ -53,7 +53,7 @@ from kiqcluster.store.search import MAX_TEXTS, search_entries, search_jobs
 from kiqcluster.store.shards import same_redis
 from kiqcluster.store.wire import WrongType
 
-__all__ = ["Cancelled", "cancel", "cancel_in", "remove_of_tasks", "tell_processes"]
+__all__ = ["Cancelled", "cancel", "cancel_in", "remove_of_batches", "tell_processes"]
 
 MARK_SECONDS = 86_400  # that a mark is kept of a job that a process holds, which may have died
 UNFOUND_MARK_SECONDS = 3_600  # that a mark is kept of a job that was found nowhere; as a rule it has ended
@@ -144,46 +144,46 @@ def _mark(store: Store, jid: str, seconds: int, which: str = "") -> bool:
 
 
 def tell_processes(store: Store) -> None:
-    """Have all processes of a shard read which jobs and tasks are cancelled.  About two round trips.  StoreError."""
+    """Have all processes of a shard read which jobs and batches are cancelled.  About two round trips.  StoreError."""
     _tell(store, _identities(store))
 
 
-def remove_of_tasks(store: Store, tasks: Collection[str]) -> int:
-    """Move jobs of these tasks from where they wait for long to the dropped jobs; return how many.
+def remove_of_batches(store: Store, batches: Collection[str]) -> int:
+    """Move jobs of these batches from where they wait for long to the dropped jobs; return how many.
 
     That is the schedule, the retries, and lines of parked jobs.  Those in queues are dropped when they would begin.
     One round trip per 2 000 entries that are looked at, and one per 500 that are moved.  Raises StoreError.
     """
     keys, count = store.keys, 0
-    texts = [_text(each) for each in tasks] if len(tasks) <= MAX_TEXTS else [TASK_ID.encode()]
+    texts = [_text(each) for each in batches] if len(batches) <= MAX_TEXTS else [TASK_ID.encode()]
     for key in (keys.schedule, keys.retry, *(keys.parked(each) for each in sorted(set(parked_sets(store))))):
-        found = (raw for raw, _ in search_entries(store, key, texts) if _task_of(raw) in tasks)
+        found = (raw for raw, _ in search_entries(store, key, texts) if _batch_of(raw) in batches)
         while some := list(islice(found, MAX_MOVED)):
             now = SystemClock.now()
             moves = [
                 Move(
                     raw,
                     RECORD,
-                    new=_as_dropped(raw, "default", CANCELLED_BY_TASK),
-                    told=told_of_dropped(raw, CANCELLED_BY_TASK),
-                    with_task=True,
+                    new=_as_dropped(raw, "default", CANCELLED_BY_BATCH),
+                    told=told_of_dropped(raw, CANCELLED_BY_BATCH),
+                    with_batch=True,
                 )
                 for raw in some
             ]
             moved, refusals, _ = move_entries(store, key, moves, now, LIMITS)
             count += len(moved)
             for refusal in refusals[:1]:
-                raise StoreError(f"jobs of the task stay in {key}: {refusal}")
+                raise StoreError(f"jobs of the batch stay in {key}: {refusal}")
     return count
 
 
-def _task_of(raw: bytes) -> str:
-    """Return the id of the task in which a job has an event, "" for none; raw: as for `_is`."""
+def _batch_of(raw: bytes) -> str:
+    """Return the id of the batch that counts a job, "" for none; raw: as for `_is`."""
     try:
-        task = task_of(read(raw.rpartition(b"\0")[2]))
+        batch = batch_of(read(raw.rpartition(b"\0")[2]))
     except MalformedPayload:
         return ""
-    return "" if task is None else task[0]
+    return "" if batch is None else batch[0]
 
 
 def _identities(store: Store) -> list[str]:
@@ -191,7 +191,7 @@ def _identities(store: Store) -> list[str]:
 
 
 def _tell(store: Store, identities: Sequence[str]) -> None:
-    """Have processes read which jobs and tasks are cancelled."""
+    """Have processes read which jobs and batches are cancelled."""
     message = replace(new_message(CANCEL), scope="process").encode()
     calls = [Call(SEND, [store.keys.control(each)], [message, MESSAGE_TTL_SECONDS]) for each in identities]
     for several in sliced(calls, MAX_CALLS):

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 CLUSTER_ONLY_ACTIONS = frozenset({"roll", "rollback", "reload", "kill"})  # a single process cannot do these
-CANCEL = "cancel"  # asks one process to read which jobs and tasks are cancelled; no order for a supervisor
+CANCEL = "cancel"  # asks one process to read which jobs and batches are cancelled; no order for a supervisor
 MESSAGE_TTL_SECONDS = 60  # an unread message expires, so that it has no effect long after it was sent
 MAX_PID = 2**31 - 1
 MAX_TEXT_CHARACTERS = 200  # of a name or id in a message: they go to logs and pages

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from kiqcluster.ctl.batches.batches import batches
 from kiqcluster.ctl.exporter.exporter import exporter
 from kiqcluster.ctl.fleet.cancel import cancel
 from kiqcluster.ctl.fleet.deploy import deploy
@@ -27,7 +28,6 @@ from kiqcluster.ctl.jobs.migrate import migrate
 from kiqcluster.ctl.jobs.queues import queues
 from kiqcluster.ctl.jobs.stats import stats
 from kiqcluster.ctl.jobs.strike import strike
-from kiqcluster.ctl.tasks.tasks import tasks
 from kiqcluster.ctl.text.completion import completion
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, output_of
 from kiqcluster.ctl.text.tables import clean
@@ -55,7 +55,7 @@ HELP = """Steer and watch the kiqcluster processes on a Redis.
   kiqctl retries                  what failed, will run later, is dead: kiqctl retries, scheduled, dead
   kiqctl retries retry --all      … now; as others do, it says how many these are, and asks
   kiqctl strike add SendInvoice --defer 5m   keep jobs of a class from running for a while
-  kiqctl tasks                    many jobs with one status: how far they are, which have failed
+  kiqctl batches                    many jobs with one status: how far they are, which have failed
   kiqctl routes -r app            to which queue each class goes, and by which rule
   kiqctl migrate --from low --to default   jobs of one queue, or class, to another queue
   kiqctl quiet --lease 15m --wait fetch nothing more, and wait until nothing runs
@@ -127,7 +127,7 @@ def command() -> None:
 
 
 READ_COMMANDS = (ps, top, busy, monitor, stats, routes, exporter, web, completion)
-JOB_COMMANDS = (enqueue, queues, jobs, limits, locks, retries, scheduled, dead, dropped, strike, cron, tasks, migrate)
+JOB_COMMANDS = (enqueue, queues, jobs, limits, locks, retries, scheduled, dead, dropped, strike, cron, batches, migrate)
 ORDER_COMMANDS = (quiet, resume, roll, reload, deploy, signal, dump, cancel, kill)
 
 for each in (*READ_COMMANDS, *JOB_COMMANDS, *ORDER_COMMANDS):

@@ -7,7 +7,7 @@ versions       payloads that are newer than the class of this process wait
 cancellation   `kiqcluster.cancel`: a job of a cancelled id does not begin
 strikes        `kiqctl strike`: an operator defers or drops some jobs for a while
 policies       `policy`: code of the application decides before each run: run, defer or drop
-tasks          jobs of a task: their status, from the push to the end
+batches        jobs of a batch: their status, from the push to the end
 limits/        jobs wait while others run, or have run: `rate_limit`, `concurrency_limit`
 cron           `cron`: jobs on a schedule; no feature of the stacks, which see their pushes
 timeouts       `timeout`, `timeout_hard`: for how long a job may run

@@ -3,10 +3,10 @@
 client   on_named_jid: a push that names its jid removes an old mark of that id
 server   on_begin: a row that drops the job if Redis has a mark for it; on_end: removes the mark of a job that has ended
 
-Redis holds the marks (`kiq:cancelled`, `kiq:tasks:cancelled`); each process reads them with its heartbeat, and at once
-when it is told to.
-What a process knows may be old, so a job of a marked id asks Redis before it begins; a job of a task always asks
-(features/tasks).
+Redis holds the marks (`kiq:cancelled`, `kiq:batches:cancelled`); each process reads them with its heartbeat, and at
+once when it is told to.
+What a process knows may be old, so a job of a marked id asks Redis before it begins; a job of a batch always asks
+(features/batches).
 Price: nothing while there are no marks; then a look into a set for each job, and a round trip for one of a marked id.
 Runs in: processor threads; the heartbeat's thread (`apply`).
 """
@@ -37,9 +37,9 @@ class Cancellations:
     def __init__(self) -> None:
         self.marks = Marks()
 
-    def apply(self, jids: Collection[str], tasks: Collection[str] = ()) -> bool:
+    def apply(self, jids: Collection[str], batches: Collection[str] = ()) -> bool:
         """Use the ids that Redis holds; return whether the answer of `is_used_by` has changed."""
-        was_used, self.marks = bool(self.marks.jids), Marks(frozenset(jids), frozenset(tasks))
+        was_used, self.marks = bool(self.marks.jids), Marks(frozenset(jids), frozenset(batches))
         return was_used is not bool(self.marks.jids)
 
     def is_used_by(self, _definition: Definition) -> bool:

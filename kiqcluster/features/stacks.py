@@ -7,7 +7,7 @@ client   the halves that take part in pushes     server   the halves that take p
 | Chains            | the next job is buried with the reason, and who waits for the last one is told               |
 | Results           | the reason is kept in place of the value, or the error of the run                            |
 | ServerHistory     | the event that ends the job, with the reason in place of the value                           |
-| TaskEvents        | the next status of the job, without the messages that it has logged                          |
+| BatchStatuses     | the next status of the job, without the messages that it has logged                          |
 | ServerDeduplication | the lock is released, extended or handed on; the sweep sends the next equal job on         |
 | ConcurrencyLimits | none: the unit releases its place, and the sweep sends the next job on                       |
 | Iterations        | a job that is over loses its state; another one goes on where it has saved it last           |
@@ -19,6 +19,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
+from kiqcluster.features.batches import BatchStatuses
 from kiqcluster.features.cancellation import CANCELLATIONS, ClientCancellations
 from kiqcluster.features.chains import Chains, ClientChains
 from kiqcluster.features.deduplication import ClientDeduplication, ServerDeduplication
@@ -36,7 +37,6 @@ from kiqcluster.features.policies import ClientPolicies, ServerPolicies
 from kiqcluster.features.progress import PROGRESS
 from kiqcluster.features.results import Results
 from kiqcluster.features.strikes import STRIKES
-from kiqcluster.features.tasks import TaskEvents
 from kiqcluster.features.timeouts import Timeouts
 from kiqcluster.features.versions import VersionCheck
 from kiqcluster.process.in_force import InForce
@@ -79,7 +79,7 @@ STACKS = InForce(
             CANCELLATIONS,  # what somebody has cancelled
             STRIKES,  # what an operator does not want to run
             ServerPolicies(),  # what the application does not want to run
-            TaskEvents(),  # what nobody wants any more, for its task is cancelled
+            BatchStatuses(),  # what nobody wants any more, for its batch is cancelled
             RateLimits(),  # what may not run now
             ServerDeduplication(),  # what has equals: its line is the narrower one, and jobs wait there first
             ConcurrencyLimits(),  # what may not run beside others

@@ -12,7 +12,7 @@ from typing import Any
 
 from kiqcluster.errors import JobCancelled, JobTimedOut, UsageError
 from kiqcluster.sidekiq.active_job import attributes
-from kiqcluster.sidekiq.payload import CATTR, CORRELATION_ID, LOCALE, META, VERSION, Payload, is_cattr, task_of
+from kiqcluster.sidekiq.payload import CATTR, CORRELATION_ID, LOCALE, META, VERSION, Payload, batch_of, is_cattr
 from kiqcluster.sidekiq.ruby_json import JSON, encode
 from kiqcluster.store import Store
 from kiqcluster.words import answers
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 LOGGER = logging.getLogger("kiqcluster")
-MAX_MESSAGES, MAX_MESSAGE_CHARACTERS = 100, 1_000  # that a run keeps in its task
+MAX_MESSAGES, MAX_MESSAGE_CHARACTERS = 100, 1_000  # that a run keeps in its batch
 MAX_EXTRAS = 100  # fields that a job adds to its last line
 MAX_AMOUNT = 2**63  # of the progress of a job
 
@@ -72,7 +72,7 @@ class JobContext:
     held: tuple[Any, Store] | None = field(default_factory=lambda: None, repr=False)
     _pid: int = field(default_factory=os.getpid, repr=False)  # of the worker, also in a process that the job forks
     is_asked_to_stop: bool = field(default=False, init=False)
-    cancelled_by: str = field(default="", init=False, repr=False)  # "cancelled" or "task", once somebody has done so
+    cancelled_by: str = field(default="", init=False, repr=False)  # "cancelled" or "batch", once somebody has done so
     passed_on: Mapping[str, JSON] | None = field(default=None, init=False, repr=False)  # kept by features/payload
     time_limit: TimeLimit | None = field(default=None, init=False)
     extras: dict[str, Any] | None = field(default=None, init=False, repr=False)  # of log_extra_metadata_on_done
@@ -83,7 +83,7 @@ class JobContext:
     uses_more: bool = field(default=False, init=False, repr=False)
     places: Any = field(default=None, init=False, repr=False)  # kept by limits
     iteration: Any = field(default=None, init=False, repr=False)  # where an iterable job is (features/iteration)
-    # tasks/added_jids keeps the rows here that the job has added to tasks: `added`, in vars(self)
+    # batches/added_jids keeps the rows here that the job has added to batches: `added`, in vars(self)
 
     @property
     def jid(self) -> str:
@@ -140,12 +140,12 @@ class JobContext:
             extras[str(key)] = value
 
     def log(self, text: str) -> None:
-        """Keep a message with the event of the job in its task; a job that is in no task writes a line of the log.
+        """Keep a message for the batch of the job; a job that is in no batch writes a line of the log.
 
         It is written with the end of the run, so that of a run whose process dies is lost.  100 of 1 000 characters at
         most for each run.
         """
-        if task_of(self.payload) is None:
+        if batch_of(self.payload) is None:
             LOGGER.info("%s", text)
             return
         messages = self.messages = [] if self.messages is None else self.messages
@@ -166,7 +166,7 @@ class JobContext:
     def cancel(self, by: str = "cancelled") -> None:
         """Tell the job that somebody has cancelled it; from any thread.  by: becomes `dropped_by`.
 
-        `kiqcluster.cancel(jid)` and `Task.cancel` call this.
+        `kiqcluster.cancel(jid)` and `Batch.cancel` call this.
         """
         self.cancelled_by = by
         self.uses_more = True

@@ -60,7 +60,7 @@ MIDDLEWARE, POLICY = "middleware", "policy"  # reasons: of middleware, and all o
 SKIP_REASONS = (  # a closed set, so that what a policy calls its reason makes no series
     *((DEFERRED, reason) for reason in ("version", "strike", "feature_flag", "health_signal", "data_consistency")),
     *((DEFERRED, reason) for reason in (POLICY, "rate_limit", MIDDLEWARE, "redis")),
-    *((DROPPED, reason) for reason in ("expiry", "cancelled", "strike", "task", "feature_flag", POLICY, MIDDLEWARE)),
+    *((DROPPED, reason) for reason in ("expiry", "cancelled", "strike", "batch", "feature_flag", POLICY, MIDDLEWARE)),
 )
 COUNTED_OUTCOMES: dict[type[Outcome], str] = {Dead: "dead", Deferred: "deferred", Interrupted: "interrupted"}
 

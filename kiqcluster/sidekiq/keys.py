@@ -370,35 +370,35 @@ class Keys:
         return f"{self.prefix}kiq:deduplicated"
 
     @property
-    def tasks(self) -> str:
-        """zset: ids of tasks by the time of their creation; the youngest 10 000."""
-        return f"{self.prefix}kiq:tasks"
+    def batches(self) -> str:
+        """zset: ids of batches by the time of their creation; the youngest 10 000."""
+        return f"{self.prefix}kiq:batches"
 
-    def task(self, identifier: str) -> str:
-        """hash: a task, with the status of each of its jobs (tasks.lua); `ttl`, `kept` of Task.create."""
-        return f"{self.prefix}kiq:task:{identifier}"
+    def batch(self, identifier: str) -> str:
+        """hash: a batch, with the status of each of its jobs (batches.lua); `ttl`, `kept` of Batch.create."""
+        return f"{self.prefix}kiq:batch:{identifier}"
 
-    def task_ended(self, identifier: str) -> str:
-        """zset: jids of the jobs of a task that have failed by when, epoch seconds; as long as the task."""
-        return f"{self.prefix}kiq:task:{identifier}:ended"
+    def batch_ended(self, identifier: str) -> str:
+        """zset: jids of the jobs of a batch that have failed by when, epoch seconds; as long as the batch."""
+        return f"{self.prefix}kiq:batch:{identifier}:ended"
 
-    def task_children(self, identifier: str) -> str:
-        """set: ids of the tasks whose parent this one is; as long as the task."""
-        return f"{self.prefix}kiq:task:{identifier}:children"
-
-    @property
-    def tasks_cancelled(self) -> str:
-        """zset: ids of cancelled tasks that are not complete, by when; the latest 1 000, for a day (tasks.lua)."""
-        return f"{self.prefix}kiq:tasks:cancelled"
+    def batch_children(self, identifier: str) -> str:
+        """set: ids of the batches whose parent this one is; as long as the batch."""
+        return f"{self.prefix}kiq:batch:{identifier}:children"
 
     @property
-    def tasks_changed(self) -> str:
-        """zset: ids of tasks with a history that have changed since they were copied, by when, microseconds."""
-        return f"{self.prefix}kiq:tasks:changed"
+    def batches_cancelled(self) -> str:
+        """zset: ids of cancelled batches that are not complete, by when; the latest 1 000, for a day (batches.lua)."""
+        return f"{self.prefix}kiq:batches:cancelled"
 
-    def task_changed(self, identifier: str) -> str:
-        """set: jids of the jobs of such a task that have changed; as long as the task."""
-        return f"{self.prefix}kiq:task:{identifier}:changed"
+    @property
+    def batches_changed(self) -> str:
+        """zset: ids of batches with a history that have changed since they were copied, by when, microseconds."""
+        return f"{self.prefix}kiq:batches:changed"
+
+    def batch_changed(self, identifier: str) -> str:
+        """set: jids of the jobs of such a batch that have changed; as long as the batch."""
+        return f"{self.prefix}kiq:batch:{identifier}:changed"
 
     def control(self, identity: str) -> str:
         """list: control messages (process_registry.py) for a process or, through it, for its supervisor; 60 s."""

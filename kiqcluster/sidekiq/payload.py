@@ -28,7 +28,7 @@ from kiqcluster.sidekiq.conversions import conversion, is_model, key_conversion,
 from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = [
-    "CANCELLED_BY_TASK",
+    "CANCELLED_BY_BATCH",
     "CATTR",
     "CORRELATION_ID",
     "DEFERRED_BY_RATE_LIMIT",
@@ -58,6 +58,7 @@ __all__ = [
     "Stencil",
     "are_plain",
     "bare",
+    "batch_of",
     "build",
     "check_arguments",
     "check_queue_name",
@@ -73,7 +74,6 @@ __all__ = [
     "read_object",
     "seconds",
     "stamp",
-    "task_of",
     "wrap",
 ]
 
@@ -90,14 +90,14 @@ ENCRYPT = "encrypt"  # key of jobs whose last argument is a secret (Sidekiq Ente
 IDEMPOTENCY_KEY = "idempotency_key"  # names the lock of a deduplicated job (GitLab's)
 PROMISED_BY = "kiq_rate"  # key of the names of the rate limits that have promised a job a time
 CORRELATION_ID, META = "correlation_id", "meta."  # keys of the context (GitLab's): of a request; before other facts
-TASK_ID, USE_TASK_EVENT = "task_id", "use_task_event"  # keys: of the task; true where the job has an event in it
+TASK_ID, USE_TASK_EVENT = "task_id", "use_task_event"  # of the wire: id of the batch; true where it counts the job
 TRANSIENT_KEYS = ("at", "enqueued_at")  # of a job on its way to a queue; entries of sets do not have them
 EXPIRES_IN, EXPIRY = "expires_in", "expiry"  # keys of Sidekiq Pro: seconds from the push or the due time; epoch seconds
 THEN = "kiq_then"  # key of a chain: payloads of the jobs that follow, the next one first
 KEPT_RESULT_TTL = "kiq_result_ttl"  # key of the last job of a chain until it is pushed: its `result_ttl`
 SCHEDULED_AT = "scheduled_at"  # key of the due time of a scheduled job, for the log (GitLab's)
 LOCALE, CATTR = "locale", "cattr"  # keys of Sidekiq's middleware for I18n and CurrentAttributes; also cattr_1, …
-DROPPED_BY_CANCEL, CANCELLED_BY_TASK = "cancelled", "task"  # values of `dropped_by`
+DROPPED_BY_CANCEL, CANCELLED_BY_BATCH = "cancelled", "batch"  # values of `dropped_by`
 DEFERRED_BY_RATE_LIMIT = "rate_limit"  # value of `deferred_by`
 WRAPPED = "kiq_wrapped"  # key of an entry that keeps other bytes: "text" or "base64"; no argument can forge it
 WRAPPED_NAME = b'"kiq_wrapped"'  # as it is in those bytes
@@ -307,11 +307,11 @@ def seconds(value: JSON) -> float | None:
     return value / 1_000 if value >= MAX_EPOCH_SECONDS else float(value)
 
 
-# the task that a job is part of
+# the batch that a job is part of
 
 
-def task_of(payload: Payload) -> tuple[str, Jid] | None:
-    """Return the id of the task in which the job has an event, and its jid; None for a job without one."""
+def batch_of(payload: Payload) -> tuple[str, Jid] | None:
+    """Return the id of the batch that counts the job, and its jid; None for a job without one."""
     if payload.get(USE_TASK_EVENT) is not True:
         return None
     identifier, jid = payload.get(TASK_ID), payload.get("jid")

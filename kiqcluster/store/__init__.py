@@ -10,7 +10,7 @@ replies      an error reply is never taken for a value
 scripts      the .lua files in lua/, one per operation, called by digest
 rights/      the commands that kiqcluster runs, and whether the user may
 engine/      the operations of a worker: join, reserve, settle, resync, recover, move_due
-tasks        tasks: created, changed, read; their jobs pushed
+batches      batches: created, changed, read; their jobs pushed
 entry_moves  moves entries of sets and jobs of queues; search: finds those that contain a text
 guarded_push writes a job only if the guards in its rows are true
 limits/      the lines of jobs that wait for a place in a limit; places of running jobs

@@ -11,7 +11,7 @@ drop_entries   deletes entries of several sorted sets
 record_queued  moves a job of a queue to the dropped jobs
 
 What never runs again, for it is deleted or buried, releases the lock that it may hold (deduplication) in the same step,
-and ends in its task as `error`.  Who waits for it is told if the caller says what (`told`: by the bytes of the job).
+and ends in its batch as `error`.  Who waits for it is told if the caller says what (`told`: by the bytes of the job).
 Nothing here retries: after a lost reply, the caller has to look which entries were moved.
 """
 
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from kiqcluster.errors import MalformedPayload, RedisRefused
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.payload import IDEMPOTENCY_KEY, TASK_ID, Payload, lock_of, read, task_of
+from kiqcluster.sidekiq.payload import IDEMPOTENCY_KEY, TASK_ID, Payload, batch_of, lock_of, read
 from kiqcluster.store.scripts import (
     BULK_ENTRIES,
     BULK_JOBS,
@@ -42,7 +42,7 @@ from kiqcluster.store.scripts import (
 from kiqcluster.store.store import Store
 
 __all__ = [
-    "CANCELLED_WITH_TASK",
+    "CANCELLED_WITH_BATCH",
     "MAX_DROPPED",
     "RECORD",
     "STAGE",
@@ -70,7 +70,7 @@ SHIFTED = 2  # a reply of bulk_jobs
 MOVE_ARGUMENTS = 5  # of move_entries.lua before its rows
 MAX_DROPPED = 1_000  # entries that one script drops from the dead set (dead_set.lua)
 RECORD = "record"  # to the dropped jobs, with other bytes; all of a call, whose limits are theirs
-CANCELLED_WITH_TASK = "cancelled with its task"  # the message of such a job in its task
+CANCELLED_WITH_BATCH = "cancelled with its batch"  # the message of such a job in its batch
 FINAL_VERBS = ("drop", "bury", RECORD)
 STAGE = "stage"  # for a move to the shard that `queue` names then (shard_moves.py); all or none of a call
 
@@ -99,8 +99,8 @@ class Move:
     """An entry and what to do with it.
 
     verb: push, bury, drop, defer or rename (move_entries.lua), STAGE, or RECORD.  unmarks: jid of a job that is to run
-    although it had been cancelled, "" for none.  told: with a verb that ends the job.  with_task: RECORD ends it, as
-    its task was cancelled.
+    although it had been cancelled, "" for none.  told: with a verb that ends the job.  with_batch: RECORD ends it, as
+    its batch was cancelled.
     """
 
     old: bytes
@@ -109,7 +109,7 @@ class Move:
     new: bytes = b""
     unmarks: str = ""
     told: Sequence[Told] = ()
-    with_task: bool = False
+    with_batch: bool = False
 
 
 class Dropped(NamedTuple):
@@ -288,16 +288,16 @@ def _move_call(
 
 
 def _ends_of(store: Store, move: Move) -> list[tuple[str, str, str, bytes]]:
-    """Return the rows about a job that a move ends: its lock is released, its event an error, who waits is told."""
-    claim, task = _claim_of(store, move.old), _task_of(store, move.old)
+    """Return the rows about a job that a move ends: its lock is released, its batch and who waits are told."""
+    claim, batch = _claim_of(store, move.old), _batch_of(store, move.old)
     rows = [] if claim is None else [("clear", *claim, b"")]
-    if task is not None:
+    if batch is not None:
         words = {"bury": "moved to the dead set by hand", RECORD: "cancelled"}
         said = words.get(move.verb, "deleted by hand, or stopped by middleware")
-        if move.with_task:
-            rows.append(("cancel", *task, ruby_json.encode(CANCELLED_WITH_TASK)))
+        if move.with_batch:
+            rows.append(("cancel", *batch, ruby_json.encode(CANCELLED_WITH_BATCH)))
         else:
-            rows.append(("event", *task, ruby_json.encode(said)))
+            rows.append(("event", *batch, ruby_json.encode(said)))
     rows += [("tell", store.keys.result(each.jid), f"{each.seconds}", each.value) for each in move.told]
     return rows
 
@@ -308,10 +308,10 @@ def _claim_of(store: Store, raw: bytes) -> tuple[str, str] | None:
     return None if lock is None else (store.keys.lock(lock[0]), lock[1])
 
 
-def _task_of(store: Store, raw: bytes) -> tuple[str, str] | None:
-    """Return the key of the task in which a job has an event, and its jid; None for another job."""
-    task = task_of(_payload(raw)) if TASK_ID.encode() in raw else None
-    return None if task is None else (store.keys.task(task[0]), task[1])
+def _batch_of(store: Store, raw: bytes) -> tuple[str, str] | None:
+    """Return the key of the batch that counts a job, and its jid; None for another job."""
+    batch = batch_of(_payload(raw)) if TASK_ID.encode() in raw else None
+    return None if batch is None else (store.keys.batch(batch[0]), batch[1])
 
 
 def _payload(raw: bytes) -> Payload:
@@ -398,10 +398,10 @@ def _rows_of_jobs(
     rows: list[Word] = []
     for old, _ in jobs:
         words = []
-        for found in (claim := _claim_of(store, old), task := _task_of(store, old)):
+        for found in (claim := _claim_of(store, old), batch := _batch_of(store, old)):
             keys += [] if found is None else [found[0]]
             words.append("0" if found is None else str(len(keys)))
-        jid = (claim or task or ("", ""))[1]
+        jid = (claim or batch or ("", ""))[1]
         heard = b""
         for each in told.get(old, ()):
             keys.append(store.keys.result(each.jid))

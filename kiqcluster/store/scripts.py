@@ -30,7 +30,7 @@ __all__ = [
     "BULK_JOBS",
     "CHANGE_BULK",
     "CLAIM_DUTIES",
-    "COPIED_TASK",
+    "COPIED_BATCH",
     "DUE",
     "FIND_ENTRIES",
     "FIND_HELD",
@@ -45,11 +45,11 @@ __all__ = [
     "PROGRESS",
     "PUBLISH",
     "PUSH",
-    "PUSH_TASK",
+    "PUSH_BATCH",
     "RATE",
+    "READ_BATCH",
     "READ_QUEUE",
     "READ_RATE",
-    "READ_TASK",
     "RECEIVE_JOBS",
     "RECORD_JOB",
     "RECOVER",
@@ -68,8 +68,8 @@ __all__ = [
     "STALE_HANDS",
     "TAKE_PLACE",
     "TRIM_DEAD",
+    "WRITE_BATCH",
     "WRITE_CRON",
-    "WRITE_TASK",
     "Call",
     "Script",
     "Word",
@@ -170,11 +170,11 @@ SEND = load("send")
 SEND_PARKED = load("send_parked")
 WRITE_CRON = load("write_cron")
 SKIP_TICKS = load("skip_ticks")
-COPIED_TASK = load("copied_task")
-PUSH_TASK = load("push_task")
-READ_TASK = load("read_task")
+COPIED_BATCH = load("copied_batch")
+PUSH_BATCH = load("push_batch")
+READ_BATCH = load("read_batch")
 PROGRESS = load("progress")
-WRITE_TASK = load("write_task")
+WRITE_BATCH = load("write_batch")
 
 
 def row_words(rows: Sequence[Effect], keys: list[str], index_by_key: dict[str, int]) -> list[Word]:

@@ -3,7 +3,7 @@
 Runs in: its own thread, independent of jobs; one beat every 10 s, and at once on `beat_soon`.
 1. publish    `processes`, `<identity>` and the running jobs (process_entry.py); the supervisor's state, for kiqctl;
               stacks that somebody has asked for;
-              the same round trip reads the strikes, and which jobs and tasks are cancelled
+              the same round trip reads the strikes, and which jobs and batches are cancelled
 2. watch      the set of queue names; the connection, for a fail-over comes with a new one and brings settled units back
 3. write      the execution metrics (metrics/execution_metrics.py)
 4. listen     BLPOP on control messages and `<identity>-signals` until the next beat, so that a button acts at once
@@ -60,8 +60,8 @@ class HeartbeatCallbacks:
     on_signal: with the name of a remote signal.  on_message: with a control message.
     on_names: with the queue names that Redis knows.
     on_strikes: with the strikes that Redis holds, id → value; and why these are not all, "" if they are.
-    on_cancelled: with the ids of cancelled jobs, and of cancelled tasks, that Redis holds; and why some cannot be read,
-    "" if all can.
+    on_cancelled: with the ids of cancelled jobs, and of cancelled batches, that Redis holds; and why some cannot be
+    read, "" if all can.
     on_uncertain: when Redis may hold other units for this process than it thinks.  on_beat: at each beat.
     """
 
@@ -194,12 +194,12 @@ class Heartbeat(Service):
         fields = [*(("info", info) if shows_info else ()), *self._entry.fields()]
         shows_work = self._has_shown_work = bool(running) or self._has_shown_work
         before = self._runtime.clock.monotonic()
-        added, *time, strikes, why, jids, tasks = self._write(lend, identity, fields, running if shows_work else None)
+        added, *time, strikes, why, jids, batches = self._write(lend, identity, fields, running if shows_work else None)
         self._entry.rtt_us = int((self._runtime.clock.monotonic() - before) * 1e6)
         self._has_shown_work = bool(running)
         self._checks.compare_clocks(*time)
         self._callbacks.on_strikes(dict(zip(strikes[::2], strikes[1::2], strict=True)), why.decode(errors="replace"))
-        self._pass_cancelled(jids, tasks)
+        self._pass_cancelled(jids, batches)
         is_new, self._info = bool(2 * added == len(fields)), info
         if is_new and not shows_info:  # it has expired meanwhile
             self._write(lend, identity, ["info", info], None)
@@ -211,7 +211,7 @@ class Heartbeat(Service):
         """Write fields of this process, and what it runs, None to leave that as it is; return what publish.lua does."""
         keys = self._store.keys
         names, work = [keys.processes, keys.process(identity), keys.strikes], list[Word]()
-        names += (keys.cancelled, keys.tasks_cancelled)
+        names += (keys.cancelled, keys.batches_cancelled)
         if running is not None:
             names += (keys.work(identity), keys.workers(identity))
             work = [word for tid, each in running.items() for word in (tid, self._entry.work(each))]
@@ -232,18 +232,18 @@ class Heartbeat(Service):
             if self._entry.stacks.get(identity) is told:
                 del self._entry.stacks[identity]
 
-    def _pass_cancelled(self, jids: Ids, tasks: Ids) -> None:
-        """Pass on which jobs and tasks are cancelled."""
+    def _pass_cancelled(self, jids: Ids, batches: Ids) -> None:
+        """Pass on which jobs and batches are cancelled."""
         keys, found, why = self._store.keys, [], ""
-        for key, ids in ((keys.cancelled, jids), (keys.tasks_cancelled, tasks)):
+        for key, ids in ((keys.cancelled, jids), (keys.batches_cancelled, batches)):
             if isinstance(ids, bytes):
                 why = why or f"{ids.decode(errors='replace')} (key {key})"
             found.append([] if isinstance(ids, bytes) else [each.decode(errors="replace") for each in ids])
         self._callbacks.on_cancelled(found[0], found[1], why)
 
     def _read_cancelled(self) -> None:
-        """Ask Redis which jobs and tasks are cancelled, and pass it on.  One round trip."""
-        keys = (self._store.keys.cancelled, self._store.keys.tasks_cancelled)
+        """Ask Redis which jobs and batches are cancelled, and pass it on.  One round trip."""
+        keys = (self._store.keys.cancelled, self._store.keys.batches_cancelled)
         with self._lend_own() as connection:
             replies = connection.exchange_each([("ZRANGE", key, 0, -1) for key in keys])
         for reply in replies:

@@ -1,7 +1,7 @@
 """Interventions: puts into force what operators have said about jobs, as the heartbeat reads it from Redis.
 
 apply_strikes     strikes (features/strikes)
-apply_cancelled   cancelled jobs and tasks (features/cancellation): they do not begin, and those that run are told
+apply_cancelled   cancelled jobs and batches (features/cancellation): they do not begin, and those that run are told
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Interventions:
         for error in errors:
             self._runtime.trouble("strikes", error)
 
-    def apply_cancelled(self, jids: Sequence[str], tasks: Sequence[str], why: str) -> None:
-        """Have these jobs not begin, and tell those that run, also those of these tasks.
+    def apply_cancelled(self, jids: Sequence[str], batches: Sequence[str], why: str) -> None:
+        """Have these jobs not begin, and tell those that run, also those of these batches.
 
         why: nobody can read which they are, "" if they can.
         """
-        if CANCELLATIONS.apply(jids, tasks):
+        if CANCELLATIONS.apply(jids, batches):
             current_stacks().run.ask_again()
         if CANCELLATIONS.marks:
             self._cancel_jobs(CANCELLATIONS.marks)

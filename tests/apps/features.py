@@ -9,13 +9,13 @@ from typing import Any
 
 import kiqcluster
 from kiqcluster import current_job, job, limits
+from kiqcluster.batches import Batch
 from kiqcluster.iterable import IterableJob, sequence_enumerator
-from kiqcluster.tasks import Task
 
 # What is noted when all have done their work, by how often at least.
 EXPECTED = {
     "unique": 2, "in_lines": 4, "sliding": 4, "fixed": 4, "leaky": 4, "in_place": 4, "dead": 1, "first": 1, "second": 1,
-    "result 5": 1, "row": 3, "task done": 2, "item": 2, "tick": 1, "hangs": 1, "async": 1, "again": 2, "cancelled": 1,
+    "result 5": 1, "row": 3, "batch done": 2, "item": 2, "tick": 1, "hangs": 1, "async": 1, "again": 2, "cancelled": 1,
     "rescheduled": 2,
 }  # fmt: skip
 
@@ -107,8 +107,8 @@ def row(number: int) -> None:
 
 
 @job
-def task_done(identifier: str) -> None:
-    note("task done")
+def batch_done(identifier: str) -> None:
+    note("batch done")
 
 
 class Items(IterableJob):
@@ -158,11 +158,11 @@ def use_all() -> None:
     unique.perform_in(0.01, 99)
     Items.perform_async()
     first.then(second).perform_async(1)
-    task = Task.create("rows", row, [[1], [2]], on_complete=task_done, history=True)
-    with Task.open("parent", on_success=task_done) as parent:
-        Task.create("child", row, [[3]], parent=parent)
-    task.status()
-    list(task.events())
+    batch = Batch.create("rows", row, [[1], [2]], on_complete=batch_done, history=True)
+    with Batch.open("parent", on_success=batch_done) as parent:
+        Batch.create("child", row, [[3]], parent=parent)
+    batch.status()
+    list(batch.jobs())
     if kiqcluster.cancel(in_lines.perform_in(1_000, 1)):
         note("cancelled")
     handle = result.enqueue(5)

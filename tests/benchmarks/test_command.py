@@ -39,8 +39,8 @@ def test_a_run_prints_a_table_says_which_peer_is_missing_and_saves_what_it_is_ma
 
 
 @pytest.mark.full
-def test_jobs_of_a_task_are_measured_beside_plain_ones() -> None:
-    done = bench("tasks", "--quick", "--peers", "kiqcluster")
+def test_jobs_of_a_batch_are_measured_beside_plain_ones() -> None:
+    done = bench("batches", "--quick", "--peers", "kiqcluster")
 
     assert done.returncode == 0, done.stderr
     assert "| kiqcluster | " in done.stdout

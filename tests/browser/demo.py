@@ -194,16 +194,16 @@ def fill_cron(store: Store, rng: Random, now: float) -> None:
             store.call("LPUSH", store.keys.cron_history(name), json.dumps(run))
 
 
-def fill_tasks(store: Store, rng: Random, now: float) -> None:
+def fill_batches(store: Store, rng: Random, now: float) -> None:
     """One under way, with failed rows; one that is complete; one that was cancelled."""
     keys = store.keys
-    tasks = (
+    batches = (
         ("suppliers.csv", "HandleRow", 10_000, {"finish": 6_312, "working": 20, "failed": 41, "error": 7}, 840),
         ("export of orders", "ExportPart", 500, {"finish": 500}, 5 * HOUR),
         ("thumbnails of 2025", "ThumbnailJob", 2_400, {"finish": 1_020, "error": 1_380, "cancelled": 1_380}, DAY),
     )  # fmt: skip
-    for name, worker, total, counts, age in tasks:
-        task = f"{rng.getrandbits(96):024x}"
+    for name, worker, total, counts, age in batches:
+        batch = f"{rng.getrandbits(96):024x}"
         done = sum(counts.get(each, 0) for each in ("finish", "working", "failed", "error"))
         fields = {"name": name, "worker": worker, "created_at": now - age, "total": total, "enqueue": total - done}
         fields |= counts
@@ -214,9 +214,9 @@ def fill_tasks(store: Store, rng: Random, now: float) -> None:
         for number in range(counts.get("failed", 0)):
             jid = f"{rng.getrandbits(96):024x}"
             fields |= {f":{jid}": "failed", f"p{jid}": json.dumps([number * 97 + 3]), f"m{jid}": '"no address"'}
-            store.call("ZADD", keys.task_ended(task), now - number * 11, jid)
-        store.call("HSET", keys.task(task), *(word for pair in fields.items() for word in pair))
-        store.call("ZADD", keys.tasks, now - age, task)
+            store.call("ZADD", keys.batch_ended(batch), now - number * 11, jid)
+        store.call("HSET", keys.batch(batch), *(word for pair in fields.items() for word in pair))
+        store.call("ZADD", keys.batches, now - age, batch)
 
 
 def fill_limits(store: Store, rng: Random, now: float) -> None:
@@ -247,6 +247,6 @@ PARTS: tuple[Callable[[Store, Random, float], None], ...] = (
     fill_history,
     fill_fleet,
     fill_cron,
-    fill_tasks,
+    fill_batches,
     fill_limits,
 )

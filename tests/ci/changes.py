@@ -29,7 +29,7 @@ HARNESS = {f"tests.{name}" for name in ("conftest", "forkserver", "kit", "leaks"
 DATA = {  # folder with files that are no Python → the module that reads them
     "kiqcluster/store/lua/": "kiqcluster.store.scripts",
     "kiqcluster/web/": "kiqcluster.web.templating",
-    "kiqcluster/tasks/": "kiqcluster.tasks.history",
+    "kiqcluster/batches/": "kiqcluster.batches.history",
 }
 
 

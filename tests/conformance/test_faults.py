@@ -37,7 +37,7 @@ from kiqcluster.iterable.state import save_state
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.sidekiq.outcome import Done, Dropped, Effect, Interrupted, Outcome, Retry
 from kiqcluster.sidekiq.payload import Jid
-from kiqcluster.store import Store, cron, entry_moves, guarded_push, shard_moves, tasks
+from kiqcluster.store import Store, batches, cron, entry_moves, guarded_push, shard_moves
 from kiqcluster.store import scripts as script_module
 from kiqcluster.store.engine import begin_calls, reserve_calls, settle_calls, wait_lists
 from kiqcluster.store.engine import engine as engine_module
@@ -65,7 +65,7 @@ from kiqcluster.store.scripts import (
     BEGIN,
     BULK_ENTRIES,
     BULK_JOBS,
-    COPIED_TASK,
+    COPIED_BATCH,
     DUE,
     JOIN,
     MARK_CANCELLED,
@@ -73,7 +73,7 @@ from kiqcluster.store.scripts import (
     MOVE_JOBS,
     ONCE,
     PUSH,
-    PUSH_TASK,
+    PUSH_BATCH,
     RATE,
     RECORD_JOB,
     RECOVER,
@@ -85,8 +85,8 @@ from kiqcluster.store.scripts import (
     SKIP_TICKS,
     STALE_HANDS,
     TRIM_DEAD,
+    WRITE_BATCH,
     WRITE_CRON,
-    WRITE_TASK,
     Call,
     Script,
     Word,
@@ -103,7 +103,7 @@ JOB = re.compile(r'^(?:.*\0)?(?:.*"jid":")?(job-\d+)', re.DOTALL)
 USERS: tuple[ModuleType, ...] = (
     sys.modules[__name__],
     *(engine_module, begin_calls, reserve_calls, settle_calls, wait_lists, state),
-    *(entry_moves, parking, places, cron, shard_moves, guarded_push, control_messages, tasks),
+    *(entry_moves, parking, places, cron, shard_moves, guarded_push, control_messages, batches),
 )
 
 # Reads by `redis.pcall` do not fail: what refuses them (a key of a wrong type) has tests of its own.
@@ -623,48 +623,48 @@ def members(store: Store) -> object:
     return store.call("HKEYS", store.keys.members), store.call("ZRANGE", store.keys.beats, 0, -1)
 
 
-# tasks: what is counted is what is there, and a callback is pushed once
+# batches: what is counted is what is there, and a callback is pushed once
 
-TASK = "0" * 24
+BATCH = "0" * 24
 CALLBACK = b'other\0{"jid":"job-9"}'
 
 
-def create(store: Store, identifier: str = TASK, parent: str = "", history: int = 0) -> None:
+def create(store: Store, identifier: str = BATCH, parent: str = "", history: int = 0) -> None:
     fields = {
         "history": history,
-        **dict.fromkeys(("total", *tasks.STATUSES), 0),
+        **dict.fromkeys(("total", *batches.STATUSES), 0),
         "ttl": 1_000,
         "kept": 100,
         "on_complete": CALLBACK,
     }
-    tasks.create_task(store, identifier, parent, fields)
+    batches.create_batch(store, identifier, parent, fields)
 
 
-def task_jobs(*jids: str) -> list[tasks.TaskJob]:
-    return [tasks.TaskJob(Jid(jid), "default", None, task_payload(jid), (), "[]") for jid in jids]
+def batch_jobs(*jids: str) -> list[batches.NewBatchJob]:
+    return [batches.NewBatchJob(Jid(jid), "default", None, batch_payload(jid), (), "[]") for jid in jids]
 
 
-def task_payload(jid: str) -> bytes:
-    return f'{{"class":"X","args":[],"task_id":"{TASK}","use_task_event":true,"jid":"{jid}"}}'.encode()
+def batch_payload(jid: str) -> bytes:
+    return f'{{"class":"X","args":[],"task_id":"{BATCH}","use_task_event":true,"jid":"{jid}"}}'.encode()
 
 
-def with_task(store: Store, *jids: str, parent: str = "", history: int = 0) -> None:
-    """Enqueue jobs of a task to which no more are added.  parent: waits for this task alone."""
+def with_batch(store: Store, *jids: str, parent: str = "", history: int = 0) -> None:
+    """Enqueue jobs of a batch to which no more are added.  parent: waits for this batch alone."""
     if parent:
         create(store, parent)
     create(store, parent=parent, history=history)
     if parent:
-        tasks.close_task(store, parent)
-    tasks.push_jobs(store, TASK, task_jobs(*jids))
-    tasks.close_task(store, TASK)
+        batches.close_batch(store, parent)
+    batches.push_jobs(store, BATCH, batch_jobs(*jids))
+    batches.close_batch(store, BATCH)
 
 
 def scene_settle_event(engine: Engine, store: Store, *, parent: str = "", history: int = 0) -> Callable[[], object]:
-    """The last job of a task ends: the counts, and what is pushed then."""
-    with_task(store, "job-1", parent=parent, history=history)
-    store.call("DEL", store.keys.tasks_changed, store.keys.task_changed(TASK))
+    """The last job of a batch ends: the counts, and what is pushed then."""
+    with_batch(store, "job-1", parent=parent, history=history)
+    store.call("DEL", store.keys.batches_changed, store.keys.batch_changed(BATCH))
     (unit,) = reserve(engine, 1).units
-    unit_effects = (Effect("event", store.keys.task(TASK), ("job-1", "failed", '"no"', "")),)
+    unit_effects = (Effect("event", store.keys.batch(BATCH), ("job-1", "failed", '"no"', "")),)
     return lambda: raise_refused(engine, unit, Done(effects=unit_effects))
 
 
@@ -680,69 +680,69 @@ def scene_settle_event_of_child(engine: Engine, store: Store) -> Callable[[], ob
 
 
 def scene_begin_event(engine: Engine, store: Store) -> Callable[[], object]:
-    with_task(store, "job-1")
+    with_batch(store, "job-1")
     (unit,) = reserve(engine, 1).units
-    return lambda: engine.begin_run(unit, [Effect("working", store.keys.task(TASK), ("job-1", "drop"))])
+    return lambda: engine.begin_run(unit, [Effect("working", store.keys.batch(BATCH), ("job-1", "drop"))])
 
 
-def scene_push_task(_: Engine, store: Store) -> Callable[[], object]:
+def scene_push_batch(_: Engine, store: Store) -> Callable[[], object]:
     create(store)
-    return lambda: tasks.push_jobs(store, TASK, task_jobs("job-1", "job-2"))
+    return lambda: batches.push_jobs(store, BATCH, batch_jobs("job-1", "job-2"))
 
 
 def scene_push_event(_: Engine, store: Store) -> Callable[[], object]:
     create(store)
-    return guarded(store, [Effect("event", store.keys.task(TASK), ("job-1", "[]")), *push_rows(store)])
+    return guarded(store, [Effect("event", store.keys.batch(BATCH), ("job-1", "[]")), *push_rows(store)])
 
 
-def scene_create_task(_: Engine, store: Store) -> Callable[[], object]:
+def scene_create_batch(_: Engine, store: Store) -> Callable[[], object]:
     create(store, "1" * 24)
     return lambda: create(store, parent="1" * 24)
 
 
-def scene_close_task(_: Engine, store: Store) -> Callable[[], object]:
+def scene_close_batch(_: Engine, store: Store) -> Callable[[], object]:
     create(store)
-    return lambda: tasks.close_task(store, TASK)
+    return lambda: batches.close_batch(store, BATCH)
 
 
-def scene_cancel_task(_: Engine, store: Store) -> Callable[[], object]:
+def scene_cancel_batch(_: Engine, store: Store) -> Callable[[], object]:
     create(store)
-    return lambda: tasks.cancel_task(store, TASK, "no")
+    return lambda: batches.cancel_batch(store, BATCH, "no")
 
 
-def scene_cancel_running_task(engine: Engine, store: Store) -> Callable[[], object]:
-    """A task with a job that runs: its mark stays."""
-    with_task(store, "job-1")
+def scene_cancel_running_batch(engine: Engine, store: Store) -> Callable[[], object]:
+    """A batch with a job that runs: its mark stays."""
+    with_batch(store, "job-1")
     (unit,) = reserve(engine, 1).units
-    engine.begin_run(unit, [Effect("working", store.keys.task(TASK), ("job-1", "drop"))])
-    return lambda: tasks.cancel_task(store, TASK, "no")
+    engine.begin_run(unit, [Effect("working", store.keys.batch(BATCH), ("job-1", "drop"))])
+    return lambda: batches.cancel_batch(store, BATCH, "no")
 
 
 def scene_settle_event_of_cancelled(engine: Engine, store: Store) -> Callable[[], object]:
-    """The last job of a cancelled task ends: the mark goes."""
+    """The last job of a cancelled batch ends: the mark goes."""
     finish = scene_settle_event(engine, store)
-    tasks.cancel_task(store, TASK, "no")
+    batches.cancel_batch(store, BATCH, "no")
     return finish
 
 
 def scene_lose_child(_: Engine, store: Store) -> Callable[[], object]:
-    """The only child of a task has expired: the task is complete."""
-    with_task(store, parent="1" * 24)
-    store.call("DEL", store.keys.task(TASK))
-    return lambda: tasks.lose_children(store, "1" * 24, [TASK])
+    """The only child of a batch has expired: the batch is complete."""
+    with_batch(store, parent="1" * 24)
+    store.call("DEL", store.keys.batch(BATCH))
+    return lambda: batches.lose_children(store, "1" * 24, [BATCH])
 
 
-def scene_mark_events(_: Engine, store: Store) -> Callable[[], object]:
-    with_task(store, "job-1", "job-2")
-    return lambda: tasks.mark_events(store, TASK, ["job-1", "job-2"], "failed", '"no"')
+def scene_mark_jobs(_: Engine, store: Store) -> Callable[[], object]:
+    with_batch(store, "job-1", "job-2")
+    return lambda: batches.mark_jobs(store, BATCH, ["job-1", "job-2"], "failed", '"no"')
 
 
 def scene_move_event(verb: str) -> Prepare:
     def prepare(_: Engine, store: Store) -> Callable[[], object]:
-        with_task(store, "job-1")
+        with_batch(store, "job-1")
         store.call("DEL", "queue:default")
-        store.call("ZADD", "retry", 1, task_payload("job-1"))
-        move = Move(task_payload("job-1"), verb, "", task_payload("job-1") if verb == "bury" else b"")
+        store.call("ZADD", "retry", 1, batch_payload("job-1"))
+        move = Move(batch_payload("job-1"), verb, "", batch_payload("job-1") if verb == "bury" else b"")
         return lambda: moved(store, move)
 
     return prepare
@@ -755,42 +755,42 @@ def moved(store: Store, move: Move) -> None:
 
 
 def scene_delete_event(_: Engine, store: Store) -> Callable[[], object]:
-    with_task(store, "job-1")
-    return lambda: move_jobs(store, "default", "", [(task_payload("job-1"), b"")], (10, 0), b"mark")
+    with_batch(store, "job-1")
+    return lambda: move_jobs(store, "default", "", [(batch_payload("job-1"), b"")], (10, 0), b"mark")
 
 
-def scene_copied_task(_: Engine, store: Store) -> Callable[[], object]:
-    """All of a complete task has been copied."""
+def scene_copied_batch(_: Engine, store: Store) -> Callable[[], object]:
+    """All of a complete batch has been copied."""
     create(store, history=1)
-    tasks.push_jobs(store, TASK, task_jobs("job-1", "job-2"))
-    tasks.mark_events(store, TASK, ["job-1", "job-2"], "finish", "")
-    tasks.close_task(store, TASK)
-    ((_, score),) = tasks.read_changed_tasks(store, 0, 1)
-    events = tasks.read_changes(store, TASK, ["name"], 10).events
-    return lambda: tasks.forget_changes(store, TASK, score, events)
+    batches.push_jobs(store, BATCH, batch_jobs("job-1", "job-2"))
+    batches.mark_jobs(store, BATCH, ["job-1", "job-2"], "finish", "")
+    batches.close_batch(store, BATCH)
+    ((_, score),) = batches.read_changed_batches(store, 0, 1)
+    jobs = batches.read_changes(store, BATCH, ["name"], 10).jobs
+    return lambda: batches.forget_changes(store, BATCH, score, jobs)
 
 
 def scene_settle_event_with_history(engine: Engine, store: Store) -> Callable[[], object]:
     return scene_settle_event(engine, store, history=1)
 
 
-def task_states(store: Store) -> object:
-    """Return all fields of the tasks but for times, and how many callbacks there are."""
+def batch_states(store: Store) -> object:
+    """Return all fields of the batches but for times, and how many callbacks there are."""
     found = {}
-    for identifier in (TASK, "1" * 24):
-        flat = [word.decode() for word in store.call("HGETALL", store.keys.task(identifier))]
+    for identifier in (BATCH, "1" * 24):
+        flat = [word.decode() for word in store.call("HGETALL", store.keys.batch(identifier))]
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         times = {name: "" for name in fields if name.endswith("_at")}
         times |= {name: re.sub(r"\d+\.\d{3}", "", fields[name]) for name in fields if name.startswith(":")}
-        ended = store.call("ZRANGE", store.keys.task_ended(identifier), 0, -1)
-        found[identifier] = {**fields, **times}, ended, store.call("SMEMBERS", store.keys.task_children(identifier))
-    changed = store.call("SMEMBERS", store.keys.task_changed(TASK)), store.call("ZCARD", store.keys.tasks_changed)
-    marks = store.call("ZRANGE", store.keys.tasks_cancelled, 0, -1)
+        ended = store.call("ZRANGE", store.keys.batch_ended(identifier), 0, -1)
+        found[identifier] = {**fields, **times}, ended, store.call("SMEMBERS", store.keys.batch_children(identifier))
+    changed = store.call("SMEMBERS", store.keys.batch_changed(BATCH)), store.call("ZCARD", store.keys.batches_changed)
+    marks = store.call("ZRANGE", store.keys.batches_cancelled, 0, -1)
     return found, store.call("LLEN", "queue:other"), changed, marks
 
 
 def pushed_again(most: int) -> Callable[[State], bool]:
-    """While Redis refuses everything, a callback cannot be taken back, nor jobs of a task.  most: of callbacks."""
+    """While Redis refuses everything, a callback cannot be taken back, nor jobs of a batch.  most: of callbacks."""
 
     def is_so(state: State) -> bool:
         assert isinstance(state.checked, tuple)
@@ -934,32 +934,36 @@ SCENES = [
     Scene("register_hands", REGISTER_HANDS, scene_register_hands, check=owners),
     Scene("stale_hands", STALE_HANDS, scene_stale_hands, check=owners),
     Scene("send", SEND, scene_send, check=messages),
-    Scene("settle_event", SETTLE, scene_settle_event, check=task_states, excused=pushed_again(1)),
-    Scene("settle_event_of_child", SETTLE, scene_settle_event_of_child, check=task_states, excused=pushed_again(2)),
-    Scene("settle_event_history", SETTLE, scene_settle_event_with_history, check=task_states, excused=pushed_again(1)),
-    Scene("copied_task", COPIED_TASK, scene_copied_task, check=task_states),
-    Scene("begin_event", BEGIN, scene_begin_event, check=task_states),
-    Scene("push_task", PUSH_TASK, scene_push_task, check=task_states, excused=pushed_again(1)),
-    Scene("push_event", PUSH, scene_push_event, check=task_states, excused=only_locks_of_the_pushed_job),
-    Scene("create_task", WRITE_TASK, scene_create_task, check=task_states),
-    Scene("close_task", WRITE_TASK, scene_close_task, check=task_states, excused=pushed_again(1)),
-    Scene("cancel_task", WRITE_TASK, scene_cancel_task, check=task_states, excused=pushed_again(1)),
-    Scene("cancel_running_task", WRITE_TASK, scene_cancel_running_task, check=task_states),
+    Scene("settle_event", SETTLE, scene_settle_event, check=batch_states, excused=pushed_again(1)),
+    Scene("settle_event_of_child", SETTLE, scene_settle_event_of_child, check=batch_states, excused=pushed_again(2)),
+    Scene("settle_event_history", SETTLE, scene_settle_event_with_history, check=batch_states, excused=pushed_again(1)),
+    Scene("copied_batch", COPIED_BATCH, scene_copied_batch, check=batch_states),
+    Scene("begin_event", BEGIN, scene_begin_event, check=batch_states),
+    Scene("push_batch", PUSH_BATCH, scene_push_batch, check=batch_states, excused=pushed_again(1)),
+    Scene("push_event", PUSH, scene_push_event, check=batch_states, excused=only_locks_of_the_pushed_job),
+    Scene("create_batch", WRITE_BATCH, scene_create_batch, check=batch_states),
+    Scene("close_batch", WRITE_BATCH, scene_close_batch, check=batch_states, excused=pushed_again(1)),
+    Scene("cancel_batch", WRITE_BATCH, scene_cancel_batch, check=batch_states, excused=pushed_again(1)),
+    Scene("cancel_running_batch", WRITE_BATCH, scene_cancel_running_batch, check=batch_states),
     Scene(
-        "settle_event_of_cancelled", SETTLE, scene_settle_event_of_cancelled, check=task_states, excused=pushed_again(1)
+        "settle_event_of_cancelled",
+        SETTLE,
+        scene_settle_event_of_cancelled,
+        check=batch_states,
+        excused=pushed_again(1),
     ),
-    Scene("lose_child", WRITE_TASK, scene_lose_child, check=task_states, excused=pushed_again(1)),
-    Scene("mark_events", WRITE_TASK, scene_mark_events, check=task_states, excused=pushed_again(1)),
-    Scene("delete_event", MOVE_ENTRIES, scene_move_event("drop"), check=task_states, excused=pushed_again(1)),
-    Scene("bury_event", MOVE_ENTRIES, scene_move_event("bury"), check=task_states, excused=pushed_again(1)),
-    Scene("delete_event_in_queue", MOVE_JOBS, scene_delete_event, check=task_states, excused=pushed_again(1)),
+    Scene("lose_child", WRITE_BATCH, scene_lose_child, check=batch_states, excused=pushed_again(1)),
+    Scene("mark_jobs", WRITE_BATCH, scene_mark_jobs, check=batch_states, excused=pushed_again(1)),
+    Scene("delete_event", MOVE_ENTRIES, scene_move_event("drop"), check=batch_states, excused=pushed_again(1)),
+    Scene("bury_event", MOVE_ENTRIES, scene_move_event("bury"), check=batch_states, excused=pushed_again(1)),
+    Scene("delete_event_in_queue", MOVE_JOBS, scene_delete_event, check=batch_states, excused=pushed_again(1)),
 ]
 
 
 # They only read; or they are written again: with the next beat, a second later, when a duty is due again, or by whoever
 # still wants a lock.
 WITHOUT_SCENES = {
-    *("find_entries", "find_held", "find_jobs", "read_queue", "read_rate", "read_task", "publish", "lock"),
+    *("find_entries", "find_held", "find_jobs", "read_queue", "read_rate", "read_batch", "publish", "lock"),
     *("progress", "scan_entries", "scan_jobs"),
     "change_bulk",  # changes who works on a bulk action
     "claim_duties",

@@ -26,7 +26,7 @@ PAGES = [
     "reference/kiqctl/top",
     "reference/kiqctl/queues",
     "reference/kiqctl/sets",
-    "reference/kiqctl/cron_and_tasks",
+    "reference/kiqctl/cron_and_batches",
     "reference/kiqctl/migrate",
     "reference/exporter",
 ]

@@ -11,14 +11,14 @@ from kiqcluster.api import CronSet
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import Jid
-from kiqcluster.store import Store, tasks
+from kiqcluster.store import Store, batches
 from tests.kit import free_port
 from tests.process.kiqctl import Kiqctl
 from tests.process.terminal import Terminal
 from tests.stage import Stage
 
 EXAMPLE_JID = "b4a577edbccf1d805744efa9"
-EXAMPLE_TASK = "5f0c1d6b7a8e9f0a1b2c3d4e"
+EXAMPLE_BATCH = "5f0c1d6b7a8e9f0a1b2c3d4e"
 NOW = 1_795_168_740.5  # epoch second at which the example jobs failed
 JOB_KEYS = (
     "queue:*",
@@ -34,7 +34,7 @@ JOB_KEYS = (
     "kiq:str*",
     "kiq:lock:*",
     "kiq:cron*",
-    "kiq:task*",
+    "kiq:batch*",
     "cron_job*",
 )
 LIMIT_KEYS = ("kiq:slots:*", "kiq:parked", "kiq:limits*")
@@ -67,12 +67,12 @@ def lay_out(stage: Stage) -> None:
     record = {"name": "purge", "cron": "0 4 * * *", "klass": "Purge", "queue_name": "low", "status": "enabled"}
     stage.store.call("SADD", stage.store.keys.cron_jobs("default"), "cron_job:default:purge")
     stage.store.call("HSET", "cron_job:default:purge", *(word for pair in record.items() for word in pair))
-    lay_out_task(stage.store)
+    lay_out_batch(stage.store)
     stage.store.pipeline([("SET", "stat:processed", 1_204), ("SET", "stat:failed", 12)])
 
 
-def lay_out_task(store: Store) -> None:
-    """Have a task with a job that has failed, one that waits for a retry, and one whose queue was cleared."""
+def lay_out_batch(store: Store) -> None:
+    """Have a batch with a job that has failed, one that waits for a retry, and one whose queue was cleared."""
     fields: dict[str, str | int] = {
         "name": "import",
         "worker": "SendInvoice",
@@ -80,12 +80,12 @@ def lay_out_task(store: Store) -> None:
         "ttl": 86_400,
         "kept": 3_600,
     }
-    tasks.create_task(store, EXAMPLE_TASK, "", {**fields, **dict.fromkeys(("total", *tasks.STATUSES), 0)})
-    jobs = [tasks.TaskJob(Jid(jid), "task", None, b"{}", (), "[7]") for jid in (EXAMPLE_JID, "1" * 24, "2" * 24)]
-    tasks.push_jobs(store, EXAMPLE_TASK, jobs)
-    tasks.close_task(store, EXAMPLE_TASK)
-    store.pipeline([("DEL", "queue:task"), ("SREM", "queues", "task")])
-    tasks.mark_events(store, EXAMPLE_TASK, ["1" * 24], "failed", '"row 7 has no name"')
+    batches.create_batch(store, EXAMPLE_BATCH, "", {**fields, **dict.fromkeys(("total", *batches.STATUSES), 0)})
+    jobs = [batches.NewBatchJob(Jid(jid), "batch", None, b"{}", (), "[7]") for jid in (EXAMPLE_JID, "1" * 24, "2" * 24)]
+    batches.push_jobs(store, EXAMPLE_BATCH, jobs)
+    batches.close_batch(store, EXAMPLE_BATCH)
+    store.pipeline([("DEL", "queue:batch"), ("SREM", "queues", "batch")])
+    batches.mark_jobs(store, EXAMPLE_BATCH, ["1" * 24], "failed", '"row 7 has no name"')
 
 
 def add(store: Store, key: str, payload: dict[str, object], score: float) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from kiqcluster import Job, current_job, job, job_logger
 from kiqcluster.application.registry import Registry
+from kiqcluster.batches import Batch
 from kiqcluster.client.client import Client
 from kiqcluster.client.handle import Handle
 from kiqcluster.contrib.run_errors import SuppressErrors
@@ -32,7 +33,6 @@ from kiqcluster.process.runtime import Run, Runtime, Setup
 from kiqcluster.sidekiq.ruby_json import decode, encode, patch
 from kiqcluster.store import Store
 from kiqcluster.store.engine.engine import Engine
-from kiqcluster.tasks import Task
 from kiqcluster.worker.maintenance.cron_ticks import CronTicks
 from kiqcluster.worker.maintenance.outside_sources import SourceMover
 from kiqcluster.worker.maintenance.poller import Poller
@@ -454,12 +454,12 @@ def scene(setup: Setup, registry: Registry, request: pytest.FixtureRequest) -> I
     LOGGER.handlers[:], LOGGER.__class__ = before
 
 
-def push(scene: Scene, store: Store) -> tuple[Any, Task, str]:
-    """Push the job within a task, with another job after it, and a history; return it with its task and its id."""
+def push(scene: Scene, store: Store) -> tuple[Any, Batch, str]:
+    """Push the job within a batch, with another job after it, and a history; return it with its batch and its id."""
     forgotten: str = ""
     first = scene.declare()
     forgotten = scene.options.pop("forget", "")
-    task = Task.create("import", first, [scene.arguments])
+    batch = Batch.create("import", first, [scene.arguments])
     raw = store.call("RPOP", "queue:default")
     following = {"class": "Second", "args": [None], "jid": NEXT_JID, "queue": "next", "retry": True}
     changes = {"kiq_then": [{**following, "kiq_result_ttl": 60}], HISTORY: 60}
@@ -467,7 +467,7 @@ def push(scene: Scene, store: Store) -> tuple[Any, Task, str]:
     if forgotten:
         del scene.registry._definitions[forgotten]
     scene.is_bad = True
-    return first, task, decode(raw)["jid"]
+    return first, batch, decode(raw)["jid"]
 
 
 def run_all(scene: Scene, store: Store, worker: Worker) -> None:
@@ -502,7 +502,7 @@ def found_at(store: Store, jid: str) -> list[tuple[str, dict[str, Any]]]:
     return [(key, payload) for key, payload in found if payload["jid"] == jid]
 
 
-def account(store: Store, first: Any, task: Task, jid: str) -> None:
+def account(store: Store, first: Any, batch: Batch, jid: str) -> None:
     """Check that everything that belongs to a job says the same of it."""
     places = found_at(store, jid)
     assert len(places) <= 1
@@ -516,8 +516,8 @@ def account(store: Store, first: Any, task: Task, jid: str) -> None:
     assert locks == ([jid.encode()] if waits else [])
 
     # Its batch and its history know, and so does who waits for it.
-    (event,) = task.events()
-    assert event.status in (("enqueue",) if waits else ("finish", "failed", "error"))
+    (batch_job,) = batch.jobs()
+    assert batch_job.status in (("enqueue",) if waits else ("finish", "failed", "error"))
     events = [each["event"] for each in read_history(store, jid)]
     assert ("ended" in events) is not waits
     assert (Handle(jid, first.definition, store).status().state == "pending") is waits
@@ -529,7 +529,7 @@ def account(store: Store, first: Any, task: Task, jid: str) -> None:
         assert (following, told) == ([], "pending")
         assert places[0][1]["kiq_then"][0]["jid"] == NEXT_JID
     elif following:
-        assert event.status == "finish"
+        assert batch_job.status == "finish"
         assert (following[0][0], told) in (("queue:next", "pending"), ("dead", "failed"))
     else:
         assert told in ("failed", "dropped")
@@ -541,11 +541,11 @@ def test_wherever_code_of_the_application_fails_nothing_is_lost_held_or_waited_f
 ) -> None:
     worker = Worker(store, scene.setup, scene.registry)
     prepare(scene)
-    first, task, jid = push(scene, store)
+    first, batch, jid = push(scene, store)
 
     plainly(run_all, scene, store, worker)
 
-    account(store, first, task, jid)
+    account(store, first, batch, jid)
 
 
 # A push: its caller has the error

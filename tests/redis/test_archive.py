@@ -19,7 +19,7 @@ sys.path.insert(0, "package.zip")
 import kiqcluster
 from kiqcluster import Client, job
 assert "package.zip" in kiqcluster.__file__
-from kiqcluster.tasks import Task
+from kiqcluster.batches import Batch
 from kiqcluster.web import Role, User, create_app
 from kiqcluster.web.assets import assets
 from kiqcluster.web.i18n import LANGUAGES, translations
@@ -30,7 +30,7 @@ def note(n: int) -> None: ...
 
 note.perform_async(1)
 asyncio.run(note.aenqueue(2))
-Task.create("some", note, [[3]])
+Batch.create("some", note, [[3]])
 browser = Browser(create_app(lambda request: User("ann", Role.ADMIN)))
 print(browser.get("/queues").status_code, browser.get("/" + assets()["icon.svg"].path.lstrip("/")).status_code)
 print(all(translations(language).info() for language in LANGUAGES if language != "en"))

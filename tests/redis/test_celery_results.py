@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from kiqcluster.application.registry import Registry
+from kiqcluster.batches import Batch
 from kiqcluster.contrib.celery import AsyncResult, Celery, Unsupported, shared_task
 from kiqcluster.errors import JobDropped, JobFailed
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from kiqcluster.store.shards import parse_shards
-from kiqcluster.tasks import Task
 from tests.in_process_worker import Worker
 
 pytestmark = pytest.mark.usefixtures("setup")
@@ -119,7 +119,7 @@ def test_an_id_without_a_task_in_one_of_several_shards_is_refused(setup: Setup) 
         AsyncResult("0123456789abcdef01234567")
 
 
-def test_a_chain_and_a_task_with_callbacks_of_tasks(store: Store, setup: Setup, registry: Registry) -> None:
+def test_a_chain_and_a_batch_with_callbacks_of_batches(store: Store, setup: Setup, registry: Registry) -> None:
     notes: list[object] = []
 
     @shared_task(bind=True)
@@ -132,7 +132,7 @@ def test_a_chain_and_a_task_with_callbacks_of_tasks(store: Store, setup: Setup, 
         return value
 
     handle = add.job.then(add.job, 10).then(note.job).enqueue(1)
-    made = Task.create("notes", note.job, [[7], [8]], on_success=note.job.set(queue="default"))
+    made = Batch.create("notes", note.job, [[7], [8]], on_success=note.job.set(queue="default"))
     worker = Worker(store, setup, registry)
     while store.call("LLEN", "queue:default"):
         worker.run()
@@ -148,6 +148,6 @@ def test_a_verb_of_kiqcluster_is_one_of_the_job(store: Store) -> None:
         return x
 
     with pytest.raises(Unsupported, match=r"write add\.job"):
-        Task.create("sums", add, [[1]])
+        Batch.create("sums", add, [[1]])
     with pytest.raises(Unsupported, match=r"write add\.job"):
         add.then(add)

@@ -13,6 +13,7 @@ import kiqcluster
 from kiqcluster import Client, Interrupted, Job, application_context, job
 from kiqcluster.api import DeadSet
 from kiqcluster.application.registry import Registry
+from kiqcluster.batches import Batch, NormalFailure
 from kiqcluster.client.chains import MAX_JOBS, Chain
 from kiqcluster.client.handle import Handle
 from kiqcluster.errors import InvalidArguments, InvalidPush, JobDropped, JobFailed, RedisRefused
@@ -25,7 +26,6 @@ from kiqcluster.sidekiq.outcome import Dead, Done, Dropped
 from kiqcluster.sidekiq.payload import KEPT_RESULT_TTL, THEN
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
-from kiqcluster.tasks import NormalFailure, Task
 from tests.in_process_worker import Worker
 from tests.kit import require_module
 
@@ -550,25 +550,25 @@ class TestEnds:
         assert abs(pushed["expiry"] - pushed["enqueued_at"] - 60) < 0.01
 
 
-class TestTasks:
-    def test_a_chain_is_a_callback_of_a_task(self, resize: Any, publish: Any, worker: Worker, store: Store) -> None:
+class TestBatches:
+    def test_a_chain_is_a_callback_of_a_batch(self, resize: Any, publish: Any, worker: Worker, store: Store) -> None:
         @job(queue="rows")
         def handle_row(number: int) -> None: ...
 
         @job
-        def report(task: str) -> int:
-            return Task.get(task).status().finish
+        def report(batch: str) -> int:
+            return Batch.get(batch).status().finish
 
         @job
         def mail(count: int, to: str) -> None:
             worker.ran.append((count, to))
 
-        Task.create("import", handle_row, [[1], [2]], on_complete=report.set(queue="reports").then(mail, "ann"))
+        Batch.create("import", handle_row, [[1], [2]], on_complete=report.set(queue="reports").then(mail, "ann"))
         for queue in ("rows", "rows", "reports", "default"):
             worker.run(queue)
 
         assert worker.ran == [(2, "ann")]
 
-    def test_a_chain_is_no_job_of_a_task(self, chain: Chain[..., str]) -> None:
-        with pytest.raises(InvalidPush, match=r"class is a job.* no chain .*current_task\(\).add"):
-            Task.create("import", chain, [["a"]])
+    def test_a_chain_is_no_job_of_a_batch(self, chain: Chain[..., str]) -> None:
+        with pytest.raises(InvalidPush, match=r"class is a job.* no chain .*current_batch\(\).add"):
+            Batch.create("import", chain, [["a"]])

@@ -18,7 +18,7 @@ HEAD = """
     from kiqcluster.errors import StoreError
     from kiqcluster.ipc.forks import ForkLock
     from kiqcluster.process.runtime import current_setup
-    from kiqcluster.tasks import Task
+    from kiqcluster.batches import Batch
 
     warnings.simplefilter("ignore", DeprecationWarning)  # of Python, for the fork of a process with threads
 
@@ -47,7 +47,7 @@ HEAD = """
         lambda: asyncio.run(note.aenqueue(1)),
         lambda: asyncio.run(note.aenqueue_bulk([[1], [2]])),
         lambda: asyncio.run(await_one()),
-        lambda: Task.create("some", note, [[1], [2]]),
+        lambda: Batch.create("some", note, [[1], [2]]),
         wait,
         connect,
     ]

@@ -259,62 +259,62 @@ class TestGuarantees:
         assert sum(name.startswith("kiqcluster_rate_limit_used") for name in bench.scrape()) == 500
 
 
-class TestTasks:
-    def task(self, bench: Bench, identifier: str, created_at: float, **fields: object) -> None:
-        """Write a task; its place among the others is by its creation."""
+class TestBatches:
+    def batch(self, bench: Bench, identifier: str, created_at: float, **fields: object) -> None:
+        """Write a batch; its place among the others is by its creation."""
         words = [word for pair in {"created_at": created_at, "is_open": "0", **fields}.items() for word in pair]
-        bench.store.call("HSET", bench.store.keys.task(identifier), *words)
-        bench.store.call("ZADD", bench.store.keys.tasks, created_at, identifier)
+        bench.store.call("HSET", bench.store.keys.batch(identifier), *words)
+        bench.store.call("ZADD", bench.store.keys.batches, created_at, identifier)
 
     def told(self, bench: Bench) -> dict[str, float]:
-        """Return what a new look tells of tasks that is not 0."""
+        """Return what a new look tells of batches that is not 0."""
         found = bench.scrape().items()
-        return {name.removeprefix("kiqcluster_"): value for name, value in found if "tasks" in name and value}
+        return {name.removeprefix("kiqcluster_"): value for name, value in found if "batches" in name and value}
 
-    def test_tasks_that_have_not_ended_are_counted_by_state(self, bench: Bench) -> None:
-        self.task(bench, "running", NOW - 1)
-        self.task(bench, "open", NOW - 10, is_open="1")
-        self.task(bench, "left", NOW - 3_700, is_open="1")
-        self.task(bench, "cancelled", NOW - 9_000, cancelled_at=NOW)
-        self.task(bench, "complete", NOW - 1, completed_at=NOW)
-        bench.store.call("ZADD", bench.store.keys.tasks, NOW, "expired")
+    def test_batches_that_have_not_ended_are_counted_by_state(self, bench: Bench) -> None:
+        self.batch(bench, "running", NOW - 1)
+        self.batch(bench, "open", NOW - 10, is_open="1")
+        self.batch(bench, "left", NOW - 3_700, is_open="1")
+        self.batch(bench, "cancelled", NOW - 9_000, cancelled_at=NOW)
+        self.batch(bench, "complete", NOW - 1, completed_at=NOW)
+        bench.store.call("ZADD", bench.store.keys.batches, NOW, "expired")
 
         assert self.told(bench) == {
-            "tasks{state=open}": 2,
-            "tasks{state=running}": 1,
-            "tasks{state=cancelled}": 1,
-            "tasks_left_open": 1,
+            "batches{state=open}": 2,
+            "batches{state=running}": 1,
+            "batches{state=cancelled}": 1,
+            "batches_left_open": 1,
         }
 
-        bench.store.call("HSET", bench.store.keys.task("left"), "is_open", "0", "completed_at", NOW)
-        assert self.told(bench)["tasks{state=open}"] == 1
+        bench.store.call("HSET", bench.store.keys.batch("left"), "is_open", "0", "completed_at", NOW)
+        assert self.told(bench)["batches{state=open}"] == 1
 
-    def test_no_look_reads_more_than_its_share_of_very_many_tasks(self, bench: Bench) -> None:
+    def test_no_look_reads_more_than_its_share_of_very_many_batches(self, bench: Bench) -> None:
         """All of them are known after some looks; and those that have vanished are not."""
         for number in range(2_300):
-            self.task(bench, f"t{number}", NOW - 10_000 + number, is_open="1" if number < 100 else "0")
+            self.batch(bench, f"t{number}", NOW - 10_000 + number, is_open="1" if number < 100 else "0")
 
         counts = []
         for _ in range(4):
             before = bench.store.call("INFO", "commandstats")
-            counts.append(self.told(bench)["tasks{state=running}"])
+            counts.append(self.told(bench)["batches{state=running}"])
             assert hmgets(bench.store.call("INFO", "commandstats")) - hmgets(before) <= 1_000
 
         assert counts == [1_000, 1_500, 2_000, 2_200]
-        assert self.told(bench)["tasks_left_open"] == 100
-        bench.store.call("ZREMRANGEBYRANK", bench.store.keys.tasks, 0, 2_199)
+        assert self.told(bench)["batches_left_open"] == 100
+        bench.store.call("ZREMRANGEBYRANK", bench.store.keys.batches, 0, 2_199)
         for _ in range(2):
             left = self.told(bench)
-        assert left == {"tasks{state=running}": 100}
+        assert left == {"batches{state=running}": 100}
 
-    def test_forged_tasks_cost_nothing_but_themselves(self, bench: Bench) -> None:
+    def test_forged_batches_cost_nothing_but_themselves(self, bench: Bench) -> None:
         for number, forged in enumerate(("nan", "-inf", "", "soon", "1e999")):
-            self.task(bench, f"{number}", NOW)
-            bench.store.call("HSET", bench.store.keys.task(f"{number}"), "created_at", forged, "is_open", "1")
-        bench.store.call("ZADD", bench.store.keys.tasks, NOW, "no hash", NOW, b"\xff\0", NOW, "x" * 100_000)
-        bench.store.call("SET", bench.store.keys.task("no hash"), "x")
+            self.batch(bench, f"{number}", NOW)
+            bench.store.call("HSET", bench.store.keys.batch(f"{number}"), "created_at", forged, "is_open", "1")
+        bench.store.call("ZADD", bench.store.keys.batches, NOW, "no hash", NOW, b"\xff\0", NOW, "x" * 100_000)
+        bench.store.call("SET", bench.store.keys.batch("no hash"), "x")
 
-        assert self.told(bench) == {"tasks{state=open}": 5}
+        assert self.told(bench) == {"batches{state=open}": 5}
 
 
 def hmgets(stats: bytes) -> int:
@@ -343,7 +343,7 @@ class TestOddData:
             ("kiq:cron:ticks", "kiqcluster_cron_processing_delay_seconds"),
             ("stat:failed", "sidekiq_stat_failed_total"),
             ("kiq:dropped", "kiqcluster_dropped_jobs_size"),
-            ("kiq:tasks", "kiqcluster_tasks_left_open"),
+            ("kiq:batches", "kiqcluster_batches_left_open"),
         ],
     )
     def test_a_key_of_the_wrong_type_costs_its_own_series_only(self, bench: Bench, key: str, lost: str) -> None:

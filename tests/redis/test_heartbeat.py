@@ -137,7 +137,7 @@ def test_a_beat_without_work_asks_for_no_more_than_it_must(bench: Bench) -> None
     sent = {name: count - before.get(name, 0) for name, count in bench.commands().items()}
     assert {name: count for name, count in sent.items() if count} == {
         **dict.fromkeys(("evalsha", "hset", "expire", "sadd", "time", "hlen", "sscan"), 1),
-        "zrange": 2,  # cancelled jobs and tasks
+        "zrange": 2,  # cancelled jobs and batches
     }
 
 
@@ -430,7 +430,7 @@ def test_a_message_about_cancelled_jobs_has_the_marks_read_at_once(listening: Be
     wait_until(lambda: listening.cancelled, "the first beat")
     listening.cancelled.clear()
     store.call("ZADD", store.keys.cancelled, 1, "a", 2, "b")
-    store.call("ZADD", store.keys.tasks_cancelled, 1, "t")
+    store.call("ZADD", store.keys.batches_cancelled, 1, "t")
 
     control_messages.send(store, IDENTITY, Message("cancel", scope="process"))
     wait_until(lambda: listening.cancelled, "the marks to be read")
@@ -438,24 +438,24 @@ def test_a_message_about_cancelled_jobs_has_the_marks_read_at_once(listening: Be
     assert (listening.cancelled[0], listening.heard) == ((["a", "b"], ["t"], ""), [])
 
 
-def test_a_beat_reads_which_jobs_and_tasks_are_cancelled(bench: Bench, store: Store) -> None:
+def test_a_beat_reads_which_jobs_and_batches_are_cancelled(bench: Bench, store: Store) -> None:
     store.call("ZADD", store.keys.cancelled, 1, "a")
-    store.call("ZADD", store.keys.tasks_cancelled, 1, "t", 2, "u")
+    store.call("ZADD", store.keys.batches_cancelled, 1, "t", 2, "u")
 
     bench.heartbeat.beat()
 
     assert bench.cancelled == [(["a"], ["u", "t"], "")]
 
 
-@pytest.mark.parametrize("broken", ["kiq:cancelled", "kiq:tasks:cancelled"])
+@pytest.mark.parametrize("broken", ["kiq:cancelled", "kiq:batches:cancelled"])
 def test_marks_that_nobody_can_read_are_reported_and_stop_no_beat(bench: Bench, store: Store, broken: str) -> None:
-    for key in (store.keys.cancelled, store.keys.tasks_cancelled):
+    for key in (store.keys.cancelled, store.keys.batches_cancelled):
         store.call(*(("SET", key, "no zset") if key == broken else ("ZADD", key, 1, "a")))
 
     bench.heartbeat.beat()
 
-    ((jids, tasks, why),) = bench.cancelled
-    assert ([*jids, *tasks], why.split()[0]) == (["a"], "WRONGTYPE")
+    ((jids, batches, why),) = bench.cancelled
+    assert ([*jids, *batches], why.split()[0]) == (["a"], "WRONGTYPE")
     assert broken in why
 
 
@@ -463,13 +463,13 @@ def test_a_message_has_the_marks_read_that_can_be(listening: Bench, store: Store
     wait_until(lambda: listening.cancelled, "the first beat")
     listening.cancelled.clear()
     store.call("SET", store.keys.cancelled, "no zset")
-    store.call("ZADD", store.keys.tasks_cancelled, 1, "t")
+    store.call("ZADD", store.keys.batches_cancelled, 1, "t")
 
     control_messages.send(store, IDENTITY, Message("cancel", scope="process"))
     wait_until(lambda: listening.cancelled, "the marks to be read")
 
-    jids, tasks, why = listening.cancelled[0]
-    assert (list(jids), list(tasks), why.split()[0]) == ([], ["t"], "WRONGTYPE")
+    jids, batches, why = listening.cancelled[0]
+    assert (list(jids), list(batches), why.split()[0]) == ([], ["t"], "WRONGTYPE")
 
 
 def test_a_beat_that_fails_while_it_listens_leaves_it_in_step_and_listening(listening: Bench, store: Store) -> None:

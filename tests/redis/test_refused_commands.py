@@ -25,7 +25,7 @@ from tests.kit import RedisServer
 from tests.redis.kiqctl import Kiqctl
 from tests.redis.refusals import USER, Refusals
 from tests.redis.web import fleet
-from tests.redis.web.features import TASK
+from tests.redis.web.features import BATCH
 from tests.redis.web.site import Site, entry_keys
 from tests.redis.web.test_broken_records import MOST_PAGES, STARTS, fill
 
@@ -93,11 +93,11 @@ CALLS: dict[str, str] = {
     "strike add": "Job --drop",
     "strike list": "",
     "strike remove": "x",
-    "tasks cancel": f"{TASK} --yes",
-    "tasks close": TASK,
-    "tasks list": "",
-    "tasks mark": f"{TASK} j1 --as finish --yes",
-    "tasks show": TASK,
+    "batches cancel": f"{BATCH} --yes",
+    "batches close": BATCH,
+    "batches list": "",
+    "batches mark": f"{BATCH} j1 --as finish --yes",
+    "batches show": BATCH,
     "top": "--once --interval 0.1s",
 }
 WITHOUT_REDIS = {"completion", "web", "exporter"}  # a script for a shell; servers, whose pages are asked below
@@ -128,7 +128,7 @@ BESIDE: dict[str, set[str]] = {
     "queues pause": {"client|kill", "client|list"},  # waits that are armed: they end within 20 seconds
     "retries retry": {"sadd"},
     "scheduled add-to-queue": {"sadd"},
-    "tasks cancel": {"expire", "rpush", "zremrangebyrank", "zremrangebyscore"},  # who waits; marks that have ended
+    "batches cancel": {"expire", "rpush", "zremrangebyrank", "zremrangebyscore"},  # who waits; marks that have ended
 }
 FLEET = ("app:101:y", "app:102:z", "ruby:7:q")  # of `fill`: nobody answers there
 OPTIONAL_OF_PAGES = {"info"}  # the dashboard shows the refusal in its place

@@ -9,7 +9,7 @@ import pytest
 from kiqcluster.errors import RedisRefused
 from kiqcluster.store import Store
 from kiqcluster.store.replies import broken_keys, readable, unwrapped
-from kiqcluster.store.scripts import FIND_HELD, LOCK, READ_TASK, Call, read_scripts_each, run_script, run_scripts
+from kiqcluster.store.scripts import FIND_HELD, LOCK, READ_BATCH, Call, read_scripts_each, run_script, run_scripts
 from kiqcluster.store.wire import ErrorReply, WrongType
 from tests.kit import RedisServer
 
@@ -75,16 +75,16 @@ def test_a_command_that_an_acl_forbids_is_named_inside_of_a_script(server: Redis
 
 
 def test_a_key_of_another_type_hides_no_other_and_is_noted(store: Store) -> None:
-    store.pipeline([("SET", "odd", "x"), ("HSET", "fine", "a", "b"), ("SET", "kiq:task:x", "odd")])
+    store.pipeline([("SET", "odd", "x"), ("HSET", "fine", "a", "b"), ("SET", "kiq:batch:x", "odd")])
 
     with broken_keys() as outer, broken_keys() as inner:
         odd, fine = store.read_each([("HGETALL", "odd"), ("HGETALL", "fine")])
-        (task,) = read_scripts_each(store, [Call(READ_TASK, ["kiq:task:x", "kiq:task:x:ended"], [0, 0, "a"])], 10)
+        (batch,) = read_scripts_each(store, [Call(READ_BATCH, ["kiq:batch:x", "kiq:batch:x:ended"], [0, 0, "a"])], 10)
 
     assert isinstance(odd, WrongType)
-    assert isinstance(task, WrongType)
+    assert isinstance(batch, WrongType)
     assert fine == [b"a", b"b"]
-    assert list(inner) == list(outer) == ["odd", "kiq:task:x"]
+    assert list(inner) == list(outer) == ["odd", "kiq:batch:x"]
 
 
 def test_a_large_read_takes_as_many_round_trips_as_it_is_told(store: Store) -> None:

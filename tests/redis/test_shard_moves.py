@@ -113,18 +113,18 @@ def test_jobs_follow_their_class_to_another_shard(migrate: Callable[..., Any], s
     assert migrate("--yes")["done"] == 0
 
 
-def test_jobs_of_a_task_stay_with_it_and_are_named(
+def test_jobs_of_a_batch_stay_with_it_and_are_named(
     kiqctl: Kiqctl, migrate: Callable[..., Any], store: Store, eu: Store
 ) -> None:
-    of_task = {"task_id": "t", "use_task_event": True, "queue": "old"}
-    push_payloads(store, [job(1, **{"class": "Far", **of_task}), job(2, **{"class": "Far", "queue": "old"})], "old")
-    push_payloads(store, [job(3, **{"class": "Near", **of_task})], "old")
+    of_batch = {"task_id": "t", "use_task_event": True, "queue": "old"}
+    push_payloads(store, [job(1, **{"class": "Far", **of_batch}), job(2, **{"class": "Far", "queue": "old"})], "old")
+    push_payloads(store, [job(3, **{"class": "Near", **of_batch})], "old")
 
     dry = migrate("--dry-run")
     done = migrate("--yes", code=1)
 
     assert (dry["found"], done["done"]) == (2, 2)
-    assert "1 job of a task was left" in done["error"]
+    assert "1 job of a batch was left" in done["error"]
     assert (queued_numbers(store, "old"), queued_numbers(store, "near"), queued_numbers(eu, "far")) == ([1], [3], [2])
 
 

@@ -1,4 +1,4 @@
-"""Typed arguments on a real Redis: what is stored, and what middleware, features, tasks and cron make of them."""
+"""Typed arguments on a real Redis: what is stored, and what middleware, features, batches and cron make of them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from markupsafe import Markup
 from kiqcluster import Client, Push, Run, job
 from kiqcluster.api import CronSet
 from kiqcluster.application.registry import Registry
+from kiqcluster.batches import Batch
 from kiqcluster.errors import InvalidArguments, UsageError
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Dead, Done, Parked, Retry
 from kiqcluster.store import Store
-from kiqcluster.tasks import Task
 from tests.apps.typed import AT, ORDER, STORED, Line, Order
 from tests.in_process_worker import Worker
 from tests.redis.test_client import payloads
@@ -212,24 +212,24 @@ class TestKeys:
         assert seen == [ORDER, ORDER]
 
 
-class TestTasks:
+class TestBatches:
     def test_rows_are_values(self, send: Any, worker: Worker, store: Store, seen: list[Any]) -> None:
         @job
         def price(item: Item) -> None:
             seen.append(item)
 
-        task = Task.create("import", send, [[ORDER], [STORED, date(2026, 12, 1)]])
-        other = Task.create("prices", price, [[Item(price=Decimal(2))]])
+        batch = Batch.create("import", send, [[ORDER], [STORED, date(2026, 12, 1)]])
+        other = Batch.create("prices", price, [[Item(price=Decimal(2))]])
 
         assert arguments(store) == [[STORED], [STORED, "2026-12-01"], [{"price": "2"}]]
         for _ in range(3):
             worker.run()
         assert seen == [(ORDER, None), (ORDER, date(2026, 12, 1)), Item(price=Decimal(2))]
-        assert (task.status().finish, other.status().finish) == (2, 1)
+        assert (batch.status().finish, other.status().finish) == (2, 1)
 
     def test_a_row_that_does_not_fit_creates_no_job(self, send: Any, worker: Worker, store: Store) -> None:
         with pytest.raises(InvalidArguments, match=r"entry 1.*order: expected object, got int"):
-            Task.create("import", send, [[ORDER], [5]])
+            Batch.create("import", send, [[ORDER], [5]])
 
         assert arguments(store) == []
 

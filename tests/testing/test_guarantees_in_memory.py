@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kiqcluster import Client, current_job, job, limits
+from kiqcluster.batches import Batch
 from kiqcluster.errors import UsageError
 from kiqcluster.policies import Drop
-from kiqcluster.tasks import Task
 from kiqcluster.testing import RedisServer, drain, enqueued, fake, inline, real
 
 pytestmark = pytest.mark.usefixtures("setup")
@@ -90,19 +90,19 @@ def test_what_expired_and_what_a_policy_drops_does_not_run_but_by_perform_inline
 
 
 @pytest.mark.parametrize("mode", [fake, inline])
-def test_a_task_is_refused_with_the_fixture_that_has_a_redis_of_the_tests(mode: Any) -> None:
+def test_a_batch_is_refused_with_the_fixture_that_has_a_redis_of_the_tests(mode: Any) -> None:
     @job
     def row(number: int) -> None: ...
 
     with mode(), pytest.raises(UsageError, match="kiq_store"):
-        Task.create("import", row, [(1,)])
+        Batch.create("import", row, [(1,)])
 
 
-def test_without_pytest_a_task_is_in_a_server_of_its_test() -> None:
+def test_without_pytest_a_batch_is_in_a_server_of_its_test() -> None:
     @job
     def row(number: int) -> None: ...
 
     with RedisServer() as server, real(), Client.via(server.store()):
-        task = Task.create("import", row, [(1,), (2,)])
+        batch = Batch.create("import", row, [(1,), (2,)])
 
-        assert task.status().total == 2
+        assert batch.status().total == 2

@@ -78,7 +78,7 @@ LOCKS_OF_CLIENTS = (
     "limits",
     "process",
     "store",
-    "tasks",
+    "batches",
 )
 MAY_LOCK_OTHERWISE = {
     "iterable/loop.py": "of a worker's job: a process that it forks iterates no further",
@@ -110,7 +110,7 @@ MAY_HAVE_MORE_FIELDS = {
     "application/options.py:JobOptions": "a field for each option of a job",
     "contrib/celery/declare.py:TaskOptions": "a field for each option of a task of Celery",
     "control/process_registry.py:RegisteredProcess": "a field for each column of Sidekiq's process list",
-    "tasks/records.py:TaskStatus": "a field for each thing that is known of a task",
+    "batches/records.py:BatchStatus": "a field for each thing that is known of a batch",
     "control/cluster_document.py:ClusterStatus": "a field for each key of /status",
 }
 

@@ -9,6 +9,7 @@ import pytest
 
 from kiqcluster import errors
 from kiqcluster.errors import (
+    BatchEnded,
     ExitCode,
     JobCancelled,
     JobFailed,
@@ -16,7 +17,6 @@ from kiqcluster.errors import (
     KiqError,
     NotReplicated,
     ReplyLost,
-    TaskEnded,
     UsageError,
 )
 
@@ -44,7 +44,7 @@ def test_every_class_can_be_copied_and_pickled(error_class: type[KiqError]) -> N
         JobFailed("Name", "jid", "E", "message"),
         JobCancelled("Name", "jid"),
         JobTimedOut("Name", "timeout", 1.5),
-        TaskEnded("task", "COMPLETE"),
+        BatchEnded("batch", "COMPLETE"),
     ],
     ids=lambda error: type(error).__name__,
 )

@@ -86,7 +86,7 @@ def test_each_page_exists_and_each_word_stands_once() -> None:
 
 @pytest.mark.parametrize(
     ("word", "meant"),
-    [("time_limit", "timeout_hard"), ("job_version", "version"), ("use_task_event", "kiqcluster.tasks.Task"),
+    [("time_limit", "timeout_hard"), ("job_version", "version"), ("use_task_event", "kiqcluster.batches.Batch"),
      ("defer_on_database_health_signal", "policies.health_signal"), ("wait_until", "perform_at")],
 )  # fmt: skip
 def test_an_option_is_not_answered_by_the_one_that_is_spelt_most_like_it(word: str, meant: str) -> None:

@@ -53,7 +53,7 @@ CLIENT = (
     "kiqcluster.job",
     "kiqcluster.limited_capacity",
     "kiqcluster.limits",
-    "kiqcluster.tasks",
+    "kiqcluster.batches",
 )
 PLAIN = ("LPUSH", "SADD", "WAIT", "ZADD")  # of `Client` for jobs without a feature; a test pushes with these alone
 OF_CONNECTIONS = ("CLUSTER|SLOTS", "ROLE", "SELECT")  # of a Redis Cluster, behind Sentinel, of another database than 0
@@ -98,7 +98,7 @@ def users() -> dict[str, tuple[str, frozenset[str]]]:
         "client": ("~*", client | fixed),
         "producer": ("~queues ~queue:* ~schedule", frozenset(PLAIN) | fixed),
         "kiqctl": ("~*", commands_of(["kiqcluster.ctl"]) - {OF_SENTINELS} | fixed),
-        "pages": ("~*", commands_of(["kiqcluster.web", "kiqcluster.tasks"]) - {OF_SENTINELS} | fixed),
+        "pages": ("~*", commands_of(["kiqcluster.web", "kiqcluster.batches"]) - {OF_SENTINELS} | fixed),
         "sentinel": ("resetkeys", frozenset([OF_SENTINELS])),
     }
 

@@ -19,6 +19,7 @@ from kiqcluster.words import page
 __all__ = [
     "APPLY",
     "BASE",
+    "BATCHES",
     "BEAT",
     "CALL",
     "CURRENT",
@@ -38,7 +39,6 @@ __all__ = [
     "REVOKE",
     "SIGNATURE",
     "TASK",
-    "TASKS",
     "TIMING",
     "VERBS",
     "WEIGHTS",
@@ -86,9 +86,12 @@ def refusal(table: Mapping[str, Entry], name: str, where: str) -> Unsupported:
 
 UNKNOWN = none("kiqcluster does not know it; remove it, or keep this task on Celery")
 CHAINS = f"write a chain: first.job.then(second.job).enqueue(…) ({page('guides/chains')})"
-TASKS = f"create a task with callbacks: kiqcluster.tasks.Task.create(name, each.job, rows, …) ({page('guides/tasks')})"
+BATCHES = (
+    "create a batch with callbacks: kiqcluster.batches.Batch.create(name, each.job, rows, …) "
+    f"({page('guides/batches')})"
+)
 SIGNATURE = (
-    f"write a chain, first.job.then(second.job), or a task with callbacks ({page('guides/migrate_from_celery')})"
+    f"write a chain, first.job.then(second.job), or a batch with callbacks ({page('guides/migrate_from_celery')})"
 )
 CALLBACK = f"enqueue the next job at the end of the first one, or write a chain ({page('guides/chains')})"
 JSON_ONLY = "arguments and results are JSON; pass keys and plain values"
@@ -124,8 +127,8 @@ NAMES: Mapping[str, Entry] = {  # names of the package celery, without their mod
     "current_task": change(CURRENT),
     "current_app": change("import the app, or the task"),
     "chain": change(CHAINS),
-    "group": change(TASKS),
-    "chord": change(TASKS),
+    "group": change(BATCHES),
+    "chord": change(BATCHES),
     "chunks": change(f"call the job for each slice, or write an IterableJob ({page('guides/iterable')})"),
     "signature": none("enqueue the job where the signature was used; " + CHAINS),
     "subtask": none("enqueue the job where the signature was used; " + CHAINS),
@@ -133,8 +136,8 @@ NAMES: Mapping[str, Entry] = {  # names of the package celery, without their mod
     "maybe_signature": none("enqueue the job where the signature was used; " + CHAINS),
     "xmap": none("push the jobs: for each in …: task.delay(each)"),
     "xstarmap": none("push the jobs: for each in …: task.delay(*each)"),
-    "group_result": none(TASKS),
-    "GroupResult": none(TASKS),
+    "group_result": none(BATCHES),
+    "GroupResult": none(BATCHES),
     "ResultSet": none("wait for each result: [each.get() for each in results]"),
     "EagerResult": change("task.apply(…) returns one"),
     "Task": none("a base class of tasks: move its attributes to the module; " + HOOKS),
@@ -212,8 +215,8 @@ CALL: Mapping[str, Entry] = {  # options of apply_async and send_task
     "link": none(CALLBACK),
     "link_error": none(f"declare retries_exhausted, or a death_handler ({page('guides/middleware')})"),
     "chain": none(CHAINS),
-    "chord": none(TASKS),
-    "group_id": none(TASKS),
+    "chord": none(BATCHES),
+    "group_id": none(BATCHES),
     "routing_key": none(QUEUES),
     "exchange": none(QUEUES),
     "delivery_mode": none("Redis keeps jobs as its persistence says"),
@@ -255,9 +258,9 @@ TASK: Mapping[str, Entry] = {  # attributes of a task
     "chunks": none(f"write an IterableJob ({page('guides/iterable')})"),
     "update_state": none(f"call current_job().progress(done, total) ({page('guides/results')})"),
     "replace": none(CHAINS),
-    "add_to_chord": none(TASKS),
+    "add_to_chord": none(BATCHES),
     "add_trail": none("results have no trail"),
-    "send_event": none(f"call current_job().log(text) ({page('guides/tasks')})"),
+    "send_event": none(f"call current_job().log(text) ({page('guides/batches')})"),
     "signature_from_request": none("arguments of a retry are those of the job"),
     "app": none("import the app"),
     "backend": none("ask the result: task.AsyncResult(id)"),
@@ -306,8 +309,8 @@ REQUEST: Mapping[str, Entry] = {  # attributes of self.request
     "correlation_id": none("call current_job().correlation_id"),
     "origin": none("call current_job().meta"),
     "chain": none(CHAINS),
-    "chord": none(TASKS),
-    "group": none(TASKS),
+    "chord": none(BATCHES),
+    "group": none(BATCHES),
     "timelimit": none("call current_job().seconds_left"),
     "reply_to": none("nobody waits in a reply queue"),
     "callbacks": none(CALLBACK),
@@ -374,12 +377,12 @@ RESULT: Mapping[str, Entry] = {  # attributes of AsyncResult
     "traceback": none("kiqctl dead show ID has the error; declare backtrace with @kiqcluster.job"),
     "info": change(f"handle.status().progress is what the job said of its progress ({page('guides/results')})"),
     "date_done": none("the line of the log that says how the job ended has the time"),
-    "children": none(TASKS),
+    "children": none(BATCHES),
     "parent": none(CHAINS),
     "graph": none(CHAINS),
-    "collect": none(TASKS),
-    "iterdeps": none(TASKS),
-    "join": none(TASKS),
+    "collect": none(BATCHES),
+    "iterdeps": none(BATCHES),
+    "join": none(BATCHES),
     "get_leaf": none(CHAINS),
     "as_tuple": none("keep the id"),
     "backend": none("results are in the Redis of the jobs"),

@@ -83,7 +83,7 @@ class Task(RefusesAttributes, Generic[P, R]):
 
     @property
     def job(self) -> Enqueuer[P, R]:
-        """The verbs of kiqcluster: `first.job.then(second.job)`, `Task.create(name, each.job, rows)`, `job.set(…)`.
+        """The verbs of kiqcluster: `first.job.then(second.job)`, `Batch.create(name, each.job, rows)`, `job.set(…)`.
 
         Arguments are those of the payload: keyword-only parameters are one object, the last argument.
         """

@@ -3,5 +3,5 @@
 exporter    the HTTP server
 gauges      what is read, and as which series
 guarantees  the same of strikes, dropped jobs, suspects and rate limits
-tasks       the same of tasks that have not ended
+batches     the same of batches that have not ended
 """

@@ -3,7 +3,7 @@
 1. ask      sizes, names, and at once of everybody and everything that was there at the look before: one round trip
 2. ask on   of the processes that are new, then of the queues that are, then of parked jobs and held places: one more
             each, if there are any
-3. tell     sizes, fleet, queues, limits; strikes, rates and others are told by guarantees.py, tasks by tasks.py
+3. tell     sizes, fleet, queues, limits; strikes, rates and others are told by guarantees.py, batches by batches.py
 
 A round trip asks of 500 at most.  Nothing is read whole: of a queue its length and its oldest job, of a set its size
 and its first entry.  Ruby's queues read like ours.  A key of the wrong type costs its own series, and no other.
@@ -22,7 +22,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from kiqcluster.control import process_registry
 from kiqcluster.control.process_registry import RegisteredProcess, read_process
 from kiqcluster.ctl.exporter import guarantees
-from kiqcluster.ctl.exporter.tasks import TaskLooks
+from kiqcluster.ctl.exporter.batches import BatchLooks
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import seconds
@@ -63,13 +63,13 @@ class Gauges:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: list[Subject] = []
-        self._tasks = TaskLooks(store)
+        self._batches = BatchLooks(store)
 
     def read(self, now: float) -> list[Metric]:
         """Return the metrics of this moment.  now: epoch seconds.  Raises StoreError.
 
         One round trip, if nobody and nothing is new and there are at most 500 of them; three more where rate limits
-        were used lately, and where there are tasks.
+        were used lately, and where there are batches.
         """
         replies_by_subject: dict[Subject, list[Any]] = {}
         sizes = _Sizes(
@@ -99,7 +99,7 @@ class Gauges:
             *_queue_metrics(queues, served, sizes.paused),
             *_limit_metrics(self._store.keys, sizes.limits, now, parked, held),
             *guarantees.guarantee_metrics(sizes.guarantees, now, self._store),
-            *self._tasks.read(sizes.tasks, now),
+            *self._batches.read(sizes.batches, now),
         ]
 
     def _query_missing(self, replies_by_subject: dict[Subject, list[Any]], subjects: Iterable[Subject]) -> None:
@@ -131,7 +131,7 @@ def _size_commands(keys: Keys, now: float) -> list[RedisCommand]:
         ("HGETALL", keys.limits),
         ("SMEMBERS", keys.parked_sets),
         ("HGETALL", keys.deduplicated),
-        ("ZCARD", keys.tasks),
+        ("ZCARD", keys.batches),
         *guarantees.size_commands(keys),
     ]
     for key in (keys.schedule, keys.retry):
@@ -150,7 +150,7 @@ class _Sizes:
         self.limits: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
         self.lines = _names(replies[9])
         self._deduplicated = replies[10]
-        self.tasks = replies[11]
+        self.batches = replies[11]
         first_due = 12 + guarantees.SIZE_COMMANDS
         self.guarantees, due = replies[12:first_due], replies[first_due:]
         self._due = dict(zip(SORTED_SETS, zip(due[::2], due[1::2], strict=True), strict=False))

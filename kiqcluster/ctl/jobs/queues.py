@@ -213,8 +213,8 @@ def clear(ctx: click.Context, store: Store, output: Output, name: str, yes: bool
     """Delete all jobs of a queue for good.
 
     Its name goes, too, until somebody pushes to it; a pause stays.  Jobs that workers hold are not touched.  Locks of
-    `deduplicate` stay, and tasks wait for the jobs: `kiqctl locks release`, `kiqctl tasks mark`.  For some of its jobs
-    only, see `kiqctl jobs`.
+    `deduplicate` stay, and batches wait for the jobs: `kiqctl locks release`, `kiqctl batches mark`.  For some of its
+    jobs only, see `kiqctl jobs`.
 
     \b
       kiqctl queues clear low --yes

@@ -32,7 +32,7 @@ from kiqcluster.ctl.text.options import Output, confirm
 from kiqcluster.ctl.text.tables import clean, format_number, number_column, pluralize, text_column
 from kiqcluster.errors import ExitCode, RedisRefused, StoreError, UsageError
 from kiqcluster.process.runtime import current_setup
-from kiqcluster.sidekiq.payload import task_of
+from kiqcluster.sidekiq.payload import batch_of
 from kiqcluster.store import Store
 from kiqcluster.store.shard_moves import ShardMove, staged_counts
 from kiqcluster.store.shards import address_of, shard_name
@@ -98,7 +98,7 @@ class Place(Protocol):
 class RoutedMigration:
     """Moves jobs to where they are routed, place by place; each place is looked through once.
 
-    moved: how many, by the name of the place and the target.  left: how many were not, since their task is here.
+    moved: how many, by the name of the place and the target.  left: how many were not, since their batch is here.
     """
 
     def __init__(self, store: Store, jobs: RoutedJobs, places: Sequence[str]) -> None:
@@ -155,9 +155,9 @@ class RoutedMigration:
         return self._target_of(job) is not None
 
     def _target_of(self, job: JobRecord) -> Target | None:
-        """Return where a job is to go.  Of a task, none goes to another shard: the task could not hear of its end."""
+        """Return where a job is to go.  Of a batch, none goes to another shard: the batch could not hear of its end."""
         target = self._jobs.target_of(job)
-        if target is None or target.shard == self._jobs.shard or task_of(job.payload) is None:
+        if target is None or target.shard == self._jobs.shard or batch_of(job.payload) is None:
             return target
         self.left += 1
         return None
@@ -251,12 +251,12 @@ def migrate_routed(migration: RoutedMigration, output: Output, *, dry_run: bool,
 
 
 def _said_of_left(output: Output, count: int) -> str:
-    """Report the jobs that stay because of their task; return the words, "" for none."""
+    """Report the jobs that stay because of their batch; return the words, "" for none."""
     if not count:
         return ""
     words = (
-        f"{pluralize(count, 'job of a task was', 'jobs of tasks were')} left: their class has another shard, but a "
-        "task and its jobs are in one; let a worker of this shard run their queues until the tasks have ended"
+        f"{pluralize(count, 'job of a batch was', 'jobs of batches were')} left: their class has another shard, but a "
+        "batch and its jobs are in one; let a worker of this shard run their queues until the batches have ended"
     )
     output.error(words)
     return words

@@ -7,7 +7,7 @@
 | on_open       | inside of the server middleware   | the arguments for `perform` | encryption                         |
 | on_end        | the outcome is decided            | rows of settle.lua          | all that keep something of it      |
 | on_end_failed | `on_end` has raised an error      | these rows instead          | the same                           |
-| on_unreadable | the unit is no job, and is buried | rows of settle.lua          | tasks, deduplication               |
+| on_unreadable | the unit is no job, and is buried | rows of settle.lua          | batches, deduplication             |
 
 Each feature says which jobs use it: by their class (`is_used_by`), by `keys` of their payloads, or by what their run
 has come to use (`is_used_in`).  A job that uses none pays for none.  The begin rows of all features of a unit are one

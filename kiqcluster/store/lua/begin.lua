@@ -20,7 +20,7 @@
 --                           moves the unit removes the holder from the set.  0: no limit; below 0: nobody enters.
 --                           name: of a limit that may be overridden (parked.lua); with "" as `largest`, the limit that
 --                           a worker has used last
---   working jid otherwise  the task is not cancelled; the job has begun in it (tasks.lua)
+--   working jid otherwise  the batch is not cancelled; the job has begun in it (batches.lua)
 -- These are always true, and have no `otherwise`:
 --   clear jid               the key is deleted if its value is this jid (claims.lua)
 --   note event seconds      one more event in the history of a job, which is kept for so many seconds (results.lua)
@@ -44,7 +44,7 @@
 -- include places
 -- include claims
 -- include server_clock
--- include tasks
+-- include batches
 -- include results
 
 local payload = redis.call('HGET', KEYS[1], ARGV[1]) or take_over(KEYS[1], ARGV[1])
@@ -90,8 +90,8 @@ local is_true = {
   end,
   concurrent = function(key, arguments) return has_place(key, tonumber(arguments[1]), holder) end,
   working = function(key)
-    local task = read_task(key, 'cancelled_at')
-    return not task or not task.cancelled_at
+    local batch = read_batch(key, 'cancelled_at')
+    return not batch or not batch.cancelled_at
   end,
   clear = function() return true end,
   renew = function() return true end,
@@ -104,7 +104,7 @@ local change = {
     redis.call('SADD', key, holder)
   end,
   concurrent = function(key, arguments) take_place(key, arguments[1], holder, KEYS[2], ARGV[1]) end,
-  working = function(key, arguments) change_event(key, arguments[1], 'working', '', '', '') end,
+  working = function(key, arguments) change_status(key, arguments[1], 'working', '', '', '') end,
   clear = function(key, arguments) clear(key, arguments[1]) end,
   note = function(key, arguments) note(key, arguments[1], arguments[2]) end,
   renew = function(key, arguments)

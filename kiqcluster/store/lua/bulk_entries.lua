@@ -20,7 +20,7 @@
 -- include dead_set
 -- include claims
 -- include results
--- include tasks
+-- include batches
 -- include moves
 -- include bulk_state
 -- include bulk_counts

@@ -5,7 +5,7 @@
 -- KEYS[1], KEYS[2], KEYS[3]  queue:<from>, kiq:wake:<from>, queues: as in move_jobs
 -- KEYS[4]  kiq:bulk:<id>     hash
 -- KEYS[5]  queue:<to>        list    only when the jobs are moved
--- KEYS[5+] when the jobs are deleted: the keys that they have claimed (claims.lua), their tasks, and their results
+-- KEYS[5+] when the jobs are deleted: the keys that they have claimed (claims.lua), their batches, and their results
 -- ARGV[1] to ARGV[4]  as in move_jobs
 -- ARGV[5]  the places at which the jobs were read, in front of a comma each
 -- ARGV[6] to ARGV[14], and the reasons behind them, as in bulk_entries; ARGV[10] names jobs that stay (scan_jobs)
@@ -19,7 +19,7 @@
 
 -- include server_clock
 -- include claims
--- include tasks
+-- include batches
 -- include results
 -- include queue_moves
 -- include bulk_state

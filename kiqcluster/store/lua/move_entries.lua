@@ -19,8 +19,8 @@
 --   verb "clear" (with the bytes of the entry before it): if that is moved, the key is deleted if its value is the name,
 --   the jid of that entry (claims.lua); before the entry goes: a claim without a job would keep out equal jobs
 --   verb "event" (likewise, behind its "clear"): if it is moved, the job with the jid that is the name ends as `error` in
---   the task of this key, with the new bytes as its messages (tasks.lua)
---   verb "cancel" (likewise): the same, of a job that ends because its task was cancelled
+--   the batch of this key, with the new bytes as its messages (batches.lua)
+--   verb "cancel" (likewise): the same, of a job that ends because its batch was cancelled
 --   verb "tell" (likewise): who waits for a job is told the new bytes; they are kept for as many seconds as the name says
 --   (results.lua); one that cannot be written keeps no entry
 --   verb "unmark" (likewise): the name, the jid of that entry, is removed from a sorted set (kiq:cancelled)
@@ -36,7 +36,7 @@
 -- include dead_set
 -- include claims
 -- include results
--- include tasks
+-- include batches
 -- include moves
 
 local moved, refusals, dropped = move_rows(6)

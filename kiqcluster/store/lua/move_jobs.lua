@@ -5,13 +5,13 @@
 -- KEYS[2]  kiq:wake:<from>        list    jobs that woke a waiting process: the queue's tail
 -- KEYS[3]  queues                 set     queue names
 -- KEYS[4]  queue:<to>             list    only when the jobs are moved
--- KEYS[4+] when the jobs are deleted: the keys that they have claimed (claims.lua), their tasks, and their results
+-- KEYS[4+] when the jobs are deleted: the keys that they have claimed (claims.lua), their batches, and their results
 -- ARGV[1]  name of the other queue, '' to delete them
 -- ARGV[2]  a mark that is no job's payload, written over the moved jobs until they are removed
 -- ARGV[3], ARGV[4]  the farthest and the nearest position to search, counted from the job that is fetched next (0)
--- then for each job: its bytes, and its bytes in the other queue; when it is deleted, "<claim> <task> <jid>" or '': the
---          indexes into KEYS of the key that it has claimed and of its task (tasks.lua), 0 where it has none.  A key that
---          this jid holds is deleted with the job, and in its task the job ends as `error`.  In front of that, for each
+-- then for each job: its bytes, and its bytes in the other queue; when it is deleted, "<claim> <batch> <jid>" or '': the
+--          indexes into KEYS of the key that it has claimed and of its batch (batches.lua), 0 where it has none.  A key that
+--          this jid holds is deleted with the job, and in its batch the job ends as `error`.  In front of that, for each
 --          who is told: "tell <result> <seconds> <value>" and NUL (results.lua); one that cannot be written keeps no job
 --
 -- A job that is not found is left alone.  The others go to the back of the other queue in the order given.
@@ -20,7 +20,7 @@
 
 -- include claims
 -- include server_clock
--- include tasks
+-- include batches
 -- include results
 -- include queue_moves
 

@@ -1,5 +1,5 @@
 -- moves: moves entries of a sorted set, each as a whole.  Not a script of its own: others include it by
--- `-- include moves`, after `-- include server_clock`, `dead_set`, `claims`, `results` and `tasks`.
+-- `-- include moves`, after `-- include server_clock`, `dead_set`, `claims`, `results` and `batches`.
 --
 -- KEYS[1], KEYS[2], ARGV[1] to ARGV[5] and the five words of each row are those of move_entries.
 
@@ -30,8 +30,8 @@ local verbs = {
 -- Verbs about the entry before them.
 local COMPANIONS = {
   clear = function(key, jid) clear(key, jid) end,
-  event = function(key, jid, messages) change_event(key, jid, 'error', '', '', messages) end,
-  cancel = function(key, jid, messages) change_event(key, jid, 'error', '', 'cancelled', messages) end,
+  event = function(key, jid, messages) change_status(key, jid, 'error', '', '', messages) end,
+  cancel = function(key, jid, messages) change_status(key, jid, 'error', '', 'cancelled', messages) end,
   tell = function(key, seconds, value) pcall(tell, key, value, seconds) end,
   unmark = function(key, jid) redis.pcall('ZREM', key, jid) end,
 }

@@ -5,18 +5,18 @@
 -- KEYS[2]  <identity>             hash    description of the process
 -- KEYS[3]  kiq:strikes            hash    id -> strike (features/strikes.py), read
 -- KEYS[4]  kiq:cancelled          zset    jid of a cancelled job by when (features/cancellation.py), read
--- KEYS[5]  kiq:tasks:cancelled    zset    id of a cancelled task by when (tasks.lua), read
+-- KEYS[5]  kiq:batches:cancelled    zset    id of a cancelled batch by when (batches.lua), read
 -- KEYS[6+] <identity>:work, <identity>:workers   hashes   thread -> running job; only when there are or were some
 -- ARGV[1]  identity   ARGV[2] seconds that the hashes are kept   ARGV[3] number of words that the fields have
 -- ARGV[4+] fields of the process and their values, then threads and their jobs, which replace those in KEYS[6+]
 --
 -- Returns {number of fields that are new, the server's time: seconds, microseconds, {id, strike, id, strike, ...}, why
--- these are not all strikes, "" if they are, {jids of cancelled jobs} or why they cannot be read, the same of the ids of cancelled tasks}.  More than
+-- these are not all strikes, "" if they are, {jids of cancelled jobs} or why they cannot be read, the same of the ids of cancelled batches}.  More than
 -- MOST_STRIKES can only be forged: it then returns some of them, the same ones at each beat.  A strike of more than MOST_BYTES is returned as "".
--- Cost: O(words), and O(MOST_STRIKES) and O(cancelled jobs and tasks), of which few are kept.
+-- Cost: O(words), and O(MOST_STRIKES) and O(cancelled jobs and batches), of which few are kept.
 -- Like all scripts here it may run when Redis is out of memory: it writes little, and operators need the registry then.
 
-local MOST = 1000 -- words of one command: Lua's stack holds a few thousand; marks of cancelled jobs (mark_cancelled.lua) and tasks (tasks.lua)
+local MOST = 1000 -- words of one command: Lua's stack holds a few thousand; marks of cancelled jobs (mark_cancelled.lua) and batches (batches.lua)
 local MOST_STRIKES, MOST_BYTES = 200, 10000 -- twice what `kiqctl strike` allows: two may add one at the same time
 
 local last = 3 + tonumber(ARGV[3])

@@ -13,8 +13,8 @@
 --   unmark member          removed from a sorted set with the job
 --   tick name from to      guard: this member of a sorted set has the score `from`; its score becomes `to`, also when a
 --                          later guard refuses the job
---   event jid arguments    guard: the task takes jobs (tasks.lua); the job is counted in it
---   unknown jid            guard: the task does not know the job yet
+--   event jid arguments    guard: the batch takes jobs (batches.lua); the job is counted in it
+--   unknown jid            guard: the batch does not know the job yet
 --   log text most          pushed to a list, of which the first so many are kept; when a guard other than a tick
 --                          refuses the job, with a newline and the value of that guard's key behind it
 --   note event seconds     one more event in the history of the job, which is kept for so many seconds (results.lua)
@@ -26,7 +26,7 @@
 -- Cost: O(rows), O(log n) for a scheduled job.
 
 -- include server_clock
--- include tasks
+-- include batches
 -- include results
 
 local function value_of(key)
@@ -40,7 +40,7 @@ local guards = {
   tick = function(key, arguments)
     return tonumber(redis.call('ZSCORE', key, arguments[1]) or nil) == tonumber(arguments[2])
   end,
-  event = function(key) return not refusal_of_task(key) end,
+  event = function(key) return not refusal_of_batch(key) end,
   unknown = function(key, arguments) return redis.call('HEXISTS', key, ':' .. arguments[1]) == 0 end,
 }
 local types = {sadd = 'set'} -- required type of a key that exists
@@ -56,7 +56,7 @@ local changes = {
   claim = function(key, arguments) redis.call('SET', key, arguments[1], 'EX', arguments[2]) end,
   tick = function(key, arguments) redis.call('ZADD', key, arguments[3], arguments[1]) end,
   sadd = function(key, arguments) redis.call('SADD', key, arguments[1]) end,
-  event = function(key, arguments) add_events(key, {arguments[1]}, {arguments[2]}) end,
+  event = function(key, arguments) add_jobs(key, {arguments[1]}, {arguments[2]}) end,
   unmark = function(key, arguments) redis.pcall('ZREM', key, arguments[1]) end,
   log = function(key, arguments) log(key, arguments[1], arguments[2]) end,
   note = function(key, arguments) note(key, arguments[1], arguments[2]) end,

@@ -1,5 +1,5 @@
 -- queue_moves: finds jobs of a queue, and takes them out.  Not a script of its own: move_jobs and bulk_jobs include it by
--- `-- include queue_moves`, after `-- include claims`, `server_clock`, `tasks` and `results`.
+-- `-- include queue_moves`, after `-- include claims`, `server_clock`, `batches` and `results`.
 --
 -- KEYS[1], KEYS[2]  queue:<from>, kiq:wake:<from>; the wake list is the tail of the queue
 -- A place is counted from the job that is fetched next, 0.
@@ -38,11 +38,11 @@ local function take(first, positions, target, mark)
   for at = first, #ARGV, 2 do
     local position = positions[ARGV[at]] and table.remove(positions[ARGV[at]])
     if position then
-      local claim, task, jid = string.match(target and '' or tell_all(ARGV[at + 1]), '^(%d+) (%d+) (.*)$')
+      local claim, batch, jid = string.match(target and '' or tell_all(ARGV[at + 1]), '^(%d+) (%d+) (.*)$')
       if target then redis.call('LPUSH', target, ARGV[at + 1]) end -- a refusal comes here, before any job is marked
-      -- First: a claim without a job would keep out equal jobs, and a task would wait for it.
+      -- First: a claim without a job would keep out equal jobs, and a batch would wait for it.
       if jid and claim ~= '0' then clear(KEYS[tonumber(claim)], jid) end
-      if jid and task ~= '0' then change_event(KEYS[tonumber(task)], jid, 'error', '', '', '"deleted by hand"') end
+      if jid and batch ~= '0' then change_status(KEYS[tonumber(batch)], jid, 'error', '', '', '"deleted by hand"') end
       redis.call('LSET', KEYS[position[1]], position[2], mark)
       marks[position[1]] = marks[position[1]] + 1
       sums[position[1]] = sums[position[1]] + position[2]

@@ -38,7 +38,7 @@
 --   unmark member          removed from a sorted set; one that cannot be written keeps no unit
 --   increment field        a counter in a hash; one that cannot be written keeps no unit
 --   iteration ex c rt seconds   the state of an iterable job; one that cannot be written keeps no unit
---   event jid status messages kind last   the job has this status in its task (tasks.lua); nothing where the key is no task
+--   event jid status messages kind last   the job has this status in its batch (batches.lua); nothing where the key is no batch
 --   bury score member timeout largest   dead set: add; once per script, drop what is older than timeout seconds at
 --                                       that score, and all but the newest largest - 1 (dead_set.lua)
 --
@@ -55,7 +55,7 @@
 -- include holds
 -- include claims
 -- include results
--- include tasks
+-- include batches
 
 local buried -- arguments of the last bury, for the trim
 
@@ -107,7 +107,7 @@ local effects = {
     local written = redis.pcall('HSET', key, 'ex', arguments[1], 'c', arguments[2], 'rt', arguments[3])
     if type(written) == 'number' then redis.pcall('EXPIRE', key, arguments[4]) end
   end,
-  event = function(key, arguments) change_event(key, unpack(arguments)) end,
+  event = function(key, arguments) change_status(key, unpack(arguments)) end,
   bury = function(key, arguments)
     redis.call('ZADD', key, arguments[1], arguments[2])
     buried = {key, arguments[1], arguments[3], arguments[4]}

@@ -10,7 +10,7 @@ export       /<set>/export: jobs as JSON lines
 jobs         /jobs/<jid>: one job, wherever it is, and its course; cancel
 classes      /classes and one of them: runs, failures, times, deploys
 cron         /cron and one entry: ticks, latest jobs; enqueue now, disable, enable, remove
-tasks        /tasks and one of them: progress, failed rows, children; cancel, close
+batches      /batches and one of them: progress, failed rows, children; cancel, close
 limits       /limits, their lines, rates, locks: override, reset, delete parked jobs, release a lock
 fleet/       clusters and processes, running jobs, routes, strikes
 entries      the keys by which forms name jobs of sets and queues

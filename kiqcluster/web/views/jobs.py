@@ -25,7 +25,7 @@ from kiqcluster.api.lookup import (
     read_known,
     read_position,
 )
-from kiqcluster.sidekiq.payload import deferral_count, lock_of, seconds, task_of
+from kiqcluster.sidekiq.payload import batch_of, deferral_count, lock_of, seconds
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
 from kiqcluster.web.arguments import as_json
@@ -103,7 +103,7 @@ def show_job(context: Context) -> Mapping[str, Any]:
         "chain": _chain(records[0]) if records else [],
         "facts": _facts(context, records[0]) if records else [],
         "lock": _lock(context, records[0]) if records else "",
-        "task": task_of(records[0].payload) if records else None,
+        "batch": batch_of(records[0].payload) if records else None,
         **(_details(context, records[0]) if records else {"arguments": "", "backtrace": [], "others": {}}),
     }
 

@@ -166,7 +166,7 @@ def ask_to_clear(context: Context) -> Question:
 
 
 def clear(context: Context) -> Done:
-    """Delete all jobs of a queue as a bulk action, which releases their locks and tells their tasks."""
+    """Delete all jobs of a queue as a bulk action, which releases their locks and tells their batches."""
     queue = Queue(context.route["queue"], store=context.store)
     count, made = len(queue), begin_to_delete(context, queue)
     text = context.gettext(message("It has begun."))

@@ -143,7 +143,7 @@ class Returned(Ending):
     """What middleware returned: an outcome takes the place of Done."""
     was_skipped: bool = False
     failure: BaseException | None = None
-    """NormalFailure, where the job has raised it: it is done, and only its task is told."""
+    """NormalFailure, where the job has raised it: it is done, and only its batch is told."""
 
     def outcome(self, _job: ReadJob, _now: float, _hooks: Hooks) -> Outcome:
         return self.by_middleware if is_a(self.by_middleware, Outcome) else DONE

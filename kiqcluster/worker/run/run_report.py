@@ -183,7 +183,7 @@ class RunReport:
             self.tally(name, run.unit.queue).count("timed_out")
 
     def _report_normal_failure(self, run: JobRun, name: str, failure: BaseException, elapsed: float) -> None:
-        """Log and count a job that has raised NormalFailure: it is done, and only a task would know more."""
+        """Log and count a job that has raised NormalFailure: it is done, and only a batch would know more."""
         self.emit("job_normal_failure", elapsed=elapsed, reason=message_of(failure), **extra_fields(run.context))
         self.tally(name, run.unit.queue).count("normal_failures")
 

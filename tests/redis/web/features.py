@@ -1,4 +1,4 @@
-"""Something for the pages of classes, cron, tasks and limits, also what nobody of ours would write."""
+"""Something for the pages of classes, cron, batches and limits, also what nobody of ours would write."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from kiqcluster.store.scripts import RATE, Call, run_script
 from tests.redis.web.scenes.limits import hold, park
 from tests.stored_jobs import NOW, job
 
-TASK = "a" * 24
+BATCH = "a" * 24
 QUIET_HISTOGRAM = pack(">26H", 1, 4, 0, 2, *(0,) * 22)
 
 
 def add_features(store: Store, name: str = "Acme::Report", payload: bytes | None = None, now: float = 0.0) -> None:
-    """Have a class, a cron entry, a record of sidekiq-cron, a task with a child, limits and a lock of this name.
+    """Have a class, a cron entry, a record of sidekiq-cron, a batch with a child, limits and a lock of this name.
 
     payload: of the jobs that are parked and hold places.  now: epoch seconds; 0 is now and NOW, for any clock.
     """
@@ -25,7 +25,7 @@ def add_features(store: Store, name: str = "Acme::Report", payload: bytes | None
     for moment in (now,) if now else (NOW, SystemClock.now()):
         add_executions(store, raw, moment)
     add_cron(store, raw, name)
-    add_tasks(store, raw)
+    add_batches(store, raw)
     shown = job(1, **{"class": "Acme::Report"}) if payload is None else payload
     try:
         add_limits(store, name, shown)
@@ -65,8 +65,8 @@ def add_cron(store: Store, raw: bytes, name: str) -> None:
     )
 
 
-def add_tasks(store: Store, raw: bytes) -> None:
-    """Have a task with a child, callbacks, and a failed job whose arguments and messages are odd."""
+def add_batches(store: Store, raw: bytes) -> None:
+    """Have a batch with a child, callbacks, and a failed job whose arguments and messages are odd."""
     keys, child = store.keys, "b" * 24
     fields: dict[str, bytes | str | int | float] = {"name": raw, "worker": raw, "created_at": NOW - 600, "reason": raw}
     counts: dict[str, bytes | str | int] = {
@@ -79,12 +79,15 @@ def add_tasks(store: Store, raw: bytes) -> None:
     }
     text = json.dumps(raw.decode(errors="surrogatepass")).encode()
     extra = {"on_complete": b"queue:default\0" + job(7), "on_death": raw, "problem": raw, ":j1": "failed"}
-    for task, more in ((TASK, {**extra, "pj1": b"[1,%b]" % text, "mj1": text, "open": 1}), (child, {"parent": TASK})):
+    for batch, more in (
+        (BATCH, {**extra, "pj1": b"[1,%b]" % text, "mj1": text, "open": 1}),
+        (child, {"parent": BATCH}),
+    ):
         values = {**fields, **counts, **more}
-        store.call("HSET", keys.task(task), *(word for pair in values.items() for word in pair))
-        store.call("ZADD", keys.tasks, NOW, task)
-    store.call("ZADD", keys.task_ended(TASK), NOW, "j1", NOW, raw)
-    store.call("SADD", keys.task_children(TASK), child)
+        store.call("HSET", keys.batch(batch), *(word for pair in values.items() for word in pair))
+        store.call("ZADD", keys.batches, NOW, batch)
+    store.call("ZADD", keys.batch_ended(BATCH), NOW, "j1", NOW, raw)
+    store.call("SADD", keys.batch_children(BATCH), child)
 
 
 def add_limits(store: Store, name: str, payload: bytes) -> None:

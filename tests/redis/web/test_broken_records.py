@@ -17,12 +17,12 @@ from kiqcluster.process.clock import SystemClock
 from kiqcluster.store import Connection, Store
 from tests.fake_supervisor import publish
 from tests.redis.web import fleet
-from tests.redis.web.features import TASK, add_features
+from tests.redis.web.features import BATCH, add_features
 from tests.redis.web.site import Site
 from tests.stored_jobs import NOW, add_entries, fill_queue, job
 
 WORKER, OTHER = "app:101:y", "app:102:z"
-STARTS = ("/", "/jobs/j1", "/bulk", "/clusters", "/busy", f"/processes/{WORKER}", f"/tasks/{TASK}")
+STARTS = ("/", "/jobs/j1", "/bulk", "/clusters", "/busy", f"/processes/{WORKER}", f"/batches/{BATCH}")
 MOST_PAGES = 80
 MAKERS: dict[bytes, tuple[Any, ...]] = {  # type of a key → how one is made
     b"string": ("SET", "x"),
@@ -39,8 +39,8 @@ WHOLE: dict[str, str] = {  # page → the key that is all of it: of another type
     "queue_export": "queue:default",
     "rates": "kiq:rates",
     "strikes": "kiq:strikes",
-    "task": f"kiq:task:{TASK}",
-    "tasks": "kiq:tasks",
+    "batch": f"kiq:batch:{BATCH}",
+    "batches": "kiq:batches",
     **dict.fromkeys(("dead", "dead_entry", "dead_export"), "dead"),
     **dict.fromkeys(("retries", "retries_entry", "retries_export"), "retry"),
     **dict.fromkeys(("scheduled", "scheduled_entry", "scheduled_export"), "schedule"),
@@ -85,7 +85,7 @@ TTL_SECONDS = 3_600  # of each key; a process without one is not shown
 
 def is_read(page: str, key: bytes) -> bool:
     """Return whether a page whose commands have this word reads the key itself: only `locks` reads locks."""
-    return (page == "locks" or not key.startswith(LOCKS)) and (page, key[-6:]) != ("tasks", b":ended")
+    return (page == "locks" or not key.startswith(LOCKS)) and (page, key[-6:]) != ("batches", b":ended")
 
 
 def is_whole(page: str, key: bytes) -> bool:
@@ -339,10 +339,10 @@ def test_a_bad_value_within_json_leaves_the_rest_of_each_page(broken: Broken) ->
         ("/cron", "nightly", [("DEL", "cron_job:default:Beta"), ("SET", "cron_job:default:Beta", "x")]),
         ("/cron", "nightly", [("HSET", "cron_job:default:Beta", "retry", "²")]),
         ("/cron", "nightly", [("HSET", "cron_job:default:Beta", "args", b"[" * 100_000)]),
-        ("/tasks", TASK, [("DEL", f"kiq:task:{'b' * 24}"), ("SET", f"kiq:task:{'b' * 24}", "x")]),
+        ("/batches", BATCH, [("DEL", f"kiq:batch:{'b' * 24}"), ("SET", f"kiq:batch:{'b' * 24}", "x")]),
         ("/limits", "Acme::Report", [("HSET", "kiq:held:app-2:17:cd", "t1:default", b"[" * 100_000)]),
     ],
-    ids=["a record of sidekiq-cron", "its retries", "its arguments", "a task", "who holds a place"],
+    ids=["a record of sidekiq-cron", "its retries", "its arguments", "a batch", "who holds a place"],
 )
 def test_the_good_record_beside_a_bad_one_is_shown(filled: Filled, path: str, good: str, commands: list[Any]) -> None:
     filled.store.pipeline(commands)

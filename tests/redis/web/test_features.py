@@ -1,4 +1,4 @@
-"""The pages of classes, cron, tasks and limits: what they show, and what is in Redis after their actions."""
+"""The pages of classes, cron, batches and limits: what they show, and what is in Redis after their actions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from kiqcluster import job
 from kiqcluster.api import CronSet, concurrency_limits, mark
 from kiqcluster.application.registry import Registry
+from kiqcluster.batches import Batch, NormalFailure
 from kiqcluster.job import JobFunction
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
-from kiqcluster.tasks import NormalFailure, Task
 from kiqcluster.web import Role
 from tests.in_process_worker import Worker
 from tests.kit import ManualClock
@@ -226,7 +226,7 @@ class TestCron:
         assert Site(store).get("/cron/gone").status_code == 404
 
 
-class TestTasks:
+class TestBatches:
     @pytest.fixture
     def worker(self, store: Store, setup: Setup, registry: Registry) -> Worker:
         return Worker(store, setup, registry)
@@ -250,11 +250,11 @@ class TestTasks:
     def test_failed_rows_are_shown_with_messages_and_arguments_that_may_be_shown(
         self, store: Store, worker: Worker, row: JobFunction[..., Any]
     ) -> None:
-        task = Task.create("import", row, [[f"city {number}", "Bob"] for number in range(30)])
+        batch = Batch.create("import", row, [[f"city {number}", "Bob"] for number in range(30)])
         self.fail(worker, 30)
         site = Site(store)
 
-        first, second = (words(site.get(f"/tasks/{task.id}?page={page}").text) for page in (1, 2))
+        first, second = (words(site.get(f"/batches/{batch.id}?page={page}").text) for page in (1, 2))
 
         time = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S*(?: UTC)?"
         assert re.search(rf'failed {time} "city 29", \[FILTERED\] {time} <b>no price in city 29', first)
@@ -265,45 +265,45 @@ class TestTasks:
     def test_the_hook_formats_arguments_of_rows_too(
         self, store: Store, worker: Worker, row: JobFunction[..., Any]
     ) -> None:
-        task = Task.create("import", row, [["Rome", "Bob"]])
+        batch = Batch.create("import", row, [["Rome", "Bob"]])
         self.fail(worker, 1)
 
-        text = Site(store, format_arguments=lambda name, args: f"{name} of {args[1]}").get(f"/tasks/{task.id}").text
+        text = Site(store, format_arguments=lambda name, args: f"{name} of {args[1]}").get(f"/batches/{batch.id}").text
 
         assert "HandleRow of Bob" in text
 
     @pytest.fixture
-    def mixed(self, store: Store, row: JobFunction[..., Any]) -> Task:
-        """A task of a class that shows an argument, with a job of one that does not."""
+    def mixed(self, store: Store, row: JobFunction[..., Any]) -> Batch:
+        """A batch of a class that shows an argument, with a job of one that does not."""
 
         @job(name="Secret")
         def secret(text: str) -> None: ...
 
-        made = Task.create("import", row, [["Rome", "Bob"]])
+        made = Batch.create("import", row, [["Rome", "Bob"]])
         made.add(secret, [["hunter2"]])
-        made.mark([event.jid for event in made.events()], "failed")
+        made.mark([each.jid for each in made.jobs()], "failed")
         return made
 
-    def test_arguments_are_filtered_by_the_class_of_each_job(self, store: Store, mixed: Task) -> None:
-        text = words(Site(store).get(f"/tasks/{mixed.id}").text)
+    def test_arguments_are_filtered_by_the_class_of_each_job(self, store: Store, mixed: Batch) -> None:
+        text = words(Site(store).get(f"/batches/{mixed.id}").text)
 
         assert '"Rome", [FILTERED]' in text
         assert "hunter2" not in text
 
-    def test_the_hook_is_told_the_class_of_each_job(self, store: Store, mixed: Task) -> None:
-        text = Site(store, format_arguments=lambda name, args: f"{name} of {args[-1]}").get(f"/tasks/{mixed.id}").text
+    def test_the_hook_is_told_the_class_of_each_job(self, store: Store, mixed: Batch) -> None:
+        text = Site(store, format_arguments=lambda name, args: f"{name} of {args[-1]}").get(f"/batches/{mixed.id}").text
 
         assert "HandleRow of Bob" in text
         assert "Secret of hunter2" in text
 
     def test_a_job_whose_class_an_earlier_release_has_not_kept_shows_numbers_and_is_not_for_the_hook(
-        self, store: Store, mixed: Task
+        self, store: Store, mixed: Batch
     ) -> None:
-        for event in mixed.events():
-            store.call("HSET", store.keys.task(mixed.id), f"p{event.jid}", b'["hunter2",987654321]')
+        for each in mixed.jobs():
+            store.call("HSET", store.keys.batch(mixed.id), f"p{each.jid}", b'["hunter2",987654321]')
 
-        plain = words(Site(store).get(f"/tasks/{mixed.id}").text)
-        hooked = words(Site(store, format_arguments=lambda name, args: str(args)).get(f"/tasks/{mixed.id}").text)
+        plain = words(Site(store).get(f"/batches/{mixed.id}").text)
+        hooked = words(Site(store, format_arguments=lambda name, args: str(args)).get(f"/batches/{mixed.id}").text)
 
         assert plain.count("[FILTERED], 987654321") == 2
         assert hooked.count("[FILTERED]") == 2
@@ -313,53 +313,53 @@ class TestTasks:
     def test_the_list_shows_counts_and_a_bar_and_children_are_linked(
         self, store: Store, worker: Worker, row: JobFunction[..., Any]
     ) -> None:
-        parent = Task.create("import", row, [["Rome", "x"], ["Oslo", "x"]])
-        child = Task.create("suppliers", row, [["Bern", "x"]], parent=parent)
+        parent = Batch.create("import", row, [["Rome", "x"], ["Oslo", "x"]])
+        child = Batch.create("suppliers", row, [["Bern", "x"]], parent=parent)
         worker.run()
         site = Site(store)
 
-        text = site.get("/tasks").text
+        text = site.get("/batches").text
 
         assert "import " + parent.id + " HandleRow running 50.0 % 2 1 0 1 0 0" in words(text)
         assert '<rect class="bar-good" x="0.0" width="50.0" height="6"/>' in text
-        assert f'href="/tasks/{child.id}"' in site.get(f"/tasks/{parent.id}").text
-        assert f'href="/tasks/{parent.id}"' in site.get(f"/tasks/{child.id}").text
+        assert f'href="/batches/{child.id}"' in site.get(f"/batches/{parent.id}").text
+        assert f'href="/batches/{parent.id}"' in site.get(f"/batches/{child.id}").text
 
     def test_cancelling_asks_with_the_count_and_keeps_the_reason(
         self, store: Store, row: JobFunction[..., Any]
     ) -> None:
-        task = Task.create("import", row, [["Rome", "x"], ["Oslo", "x"]])
+        batch = Batch.create("import", row, [["Rome", "x"], ["Oslo", "x"]])
         site = Site(store)
 
-        asked = site.post(f"/tasks/{task.id}/cancel", {"reason": "wrong file", "confirmed": None})
-        site.post(f"/tasks/{task.id}/cancel", {"reason": "wrong file"})
+        asked = site.post(f"/batches/{batch.id}/cancel", {"reason": "wrong file", "confirmed": None})
+        site.post(f"/batches/{batch.id}/cancel", {"reason": "wrong file"})
 
         assert "2 jobs have not begun" in asked.text
         assert 'name="reason" value="wrong file"' in asked.text
-        assert (task.status().state, task.status().reason) == ("cancelled", "wrong file")
+        assert (batch.status().state, batch.status().reason) == ("cancelled", "wrong file")
 
-    def test_a_task_that_is_open_can_be_closed(self, store: Store, row: JobFunction[..., Any]) -> None:
-        with pytest.raises(ValueError, match="died"), Task.open("import") as task:
-            task.add(row, [["Rome", "x"]])
+    def test_a_batch_that_is_open_can_be_closed(self, store: Store, row: JobFunction[..., Any]) -> None:
+        with pytest.raises(ValueError, match="died"), Batch.open("import") as batch:
+            batch.add(row, [["Rome", "x"]])
             raise ValueError("died")
         site = Site(store)
-        assert f"/tasks/{task.id}/close" in site.get(f"/tasks/{task.id}").text
+        assert f"/batches/{batch.id}/close" in site.get(f"/batches/{batch.id}").text
 
-        site.post(f"/tasks/{task.id}/close")
+        site.post(f"/batches/{batch.id}/close")
 
-        assert not task.status().is_open
-        assert f"/tasks/{task.id}/close" not in site.get(f"/tasks/{task.id}").text
+        assert not batch.status().is_open
+        assert f"/batches/{batch.id}/close" not in site.get(f"/batches/{batch.id}").text
 
     def test_one_who_may_only_look_sees_no_buttons(self, store: Store, row: JobFunction[..., Any]) -> None:
-        task = Task.create("import", row, [["Rome", "x"]])
+        batch = Batch.create("import", row, [["Rome", "x"]])
 
         assert (
             "<button"
-            not in Site(store, Role.VIEW).get(f"/tasks/{task.id}").text.partition("<main")[2].partition("</main>")[0]
+            not in Site(store, Role.VIEW).get(f"/batches/{batch.id}").text.partition("<main")[2].partition("</main>")[0]
         )
 
-    def test_an_unknown_task_is_not_found(self, store: Store) -> None:
-        assert Site(store).get("/tasks/" + "0" * 24).status_code == 404
+    def test_an_unknown_batch_is_not_found(self, store: Store) -> None:
+        assert Site(store).get("/batches/" + "0" * 24).status_code == 404
 
 
 class TestLimits:

@@ -23,7 +23,7 @@ from kiqcluster.web.routing import table
 from tests.fake_supervisor import publish
 from tests.interop.bad_input import CASES
 from tests.redis.web import fleet
-from tests.redis.web.features import TASK, add_features, add_limits
+from tests.redis.web.features import BATCH, add_features, add_limits
 from tests.redis.web.site import LOCAL, Site, active, controls
 from tests.stored_jobs import NOW, add_entries
 
@@ -106,7 +106,7 @@ SOME_TEXTS = [pytest.param(name, marks=pytest.mark.full if text in SIMILAR else 
 MOST_PAGES = 40  # looked at with each of them
 # Pages that show jobs, features, or marks of processes; each other page is looked at with the first texts only.
 JOBS = (*OFTEN, *(f"{each}_export" for each in ("queue", *OFTEN[4:])), "queue", "busy", "job", "limits", "limit")
-FEATURES = ("classes", "job_class", "cron", "cron_entry", "tasks", "task", "limits", "limit", "rates", "locks")
+FEATURES = ("classes", "job_class", "cron", "cron_entry", "batches", "batch", "limits", "limit", "rates", "locks")
 MARKS = ("dashboard", "classes", "job_class", "clusters", "cluster", "process", "strikes", "busy", "job")
 SCORES = [0.0, -1.5, 1e30, float("inf"), float("-inf"), NOW, 1e15]
 
@@ -203,12 +203,12 @@ def test_a_hostile_name_of_a_queue_is_shown_and_leads_to_its_jobs(site: Site, fi
     "name",
     [pytest.param(each, marks=() if each in SOME_NAMES else pytest.mark.full, id=ascii(each)[:30]) for each in NAMES],
 )
-def test_a_hostile_name_of_a_class_a_task_an_entry_or_a_limit_is_shown(site: Site, name: str) -> None:
+def test_a_hostile_name_of_a_class_a_batch_an_entry_or_a_limit_is_shown(site: Site, name: str) -> None:
     add_features(site.store, name)
 
     seen = check(site, only=None if name == TEXTS["script"] else FEATURES)
 
-    pages = {"classes", "cron", "cron_entry", "tasks", "task", "limits", "rates", "locks"}
+    pages = {"classes", "cron", "cron_entry", "batches", "batch", "limits", "rates", "locks"}
     assert pages | (set() if name in UNLINKED else {"job_class", "limit"}) <= set(seen)
 
 
@@ -224,10 +224,10 @@ def test_hostile_figures_of_features_are_shown(watched: Site) -> None:
     line = json.dumps({"jid": "x", "tick": 10**400, "at": -(10**400)})
     store.call("LPUSH", store.keys.cron_history("nightly"), line)
     store.call(
-        "HSET", store.keys.task(TASK), "total", "1", "finish", "999999999", "created_at", "1e308", "expected", "5"
+        "HSET", store.keys.batch(BATCH), "total", "1", "finish", "999999999", "created_at", "1e308", "expected", "5"
     )
 
-    assert {"classes", "job_class", "limits", "rates", "cron_entry", "task"} <= set(check(watched))
+    assert {"classes", "job_class", "limits", "rates", "cron_entry", "batch"} <= set(check(watched))
 
 
 STATES: dict[str, Callable[[str], dict[str, Any]]] = {

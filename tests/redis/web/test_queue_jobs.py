@@ -9,10 +9,10 @@ import pytest
 
 from kiqcluster import job as job_function
 from kiqcluster.api.bulk import read_bulk
+from kiqcluster.batches import Batch
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
-from kiqcluster.tasks import Task
 from kiqcluster.web import Role
 from tests.kit import RedisServer
 from tests.redis.web.site import CountingStore, Site, entry_keys
@@ -150,7 +150,7 @@ def test_an_action_on_selected_jobs_leads_back_to_the_filter(site: Site) -> None
     assert queued_numbers(site.store, QUEUE) == list(range(1, 9))
 
 
-def test_clearing_releases_locks_and_ends_the_jobs_in_their_tasks(site: Site, registry: object) -> None:
+def test_clearing_releases_locks_and_ends_the_jobs_in_their_batches(site: Site, registry: object) -> None:
     @job_function(deduplicate="until_executed")
     def once(number: int) -> None: ...
 
@@ -158,12 +158,12 @@ def test_clearing_releases_locks_and_ends_the_jobs_in_their_tasks(site: Site, re
     def row(number: int) -> None: ...
 
     first = once.perform_async(1)
-    task = Task.create("import", row, [[1], [2]])
+    batch = Batch.create("import", row, [[1], [2]])
 
     site.post("/queues/default/clear")
 
     assert queued_numbers(site.store) == []
-    assert (task.status().error, task.status().is_complete) == (2, True)
+    assert (batch.status().error, batch.status().is_complete) == (2, True)
     assert once.perform_async(1) not in (first, None)
     assert len(queued_numbers(site.store)) == 1
 

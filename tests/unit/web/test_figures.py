@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from kiqcluster.api import ExecutionCount
-from kiqcluster.tasks.records import read_status
+from kiqcluster.batches.records import read_status
 from kiqcluster.web.context import MAX_KEPT, Shelf
 from kiqcluster.web.formats import compact, milliseconds
+from kiqcluster.web.views.batches import progress
 from kiqcluster.web.views.classes import heat, spark_points, summed
 from kiqcluster.web.views.cron import lateness
-from kiqcluster.web.views.tasks import progress
 
 START = datetime(2026, 11, 25, 9, 0, tzinfo=UTC)
 

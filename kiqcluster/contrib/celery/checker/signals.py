@@ -55,7 +55,9 @@ PACKAGES: Mapping[str, Entry] = {  # packages beside Celery
     "django_celery_beat": change(
         f"CronSet().add, or the web pages, for entries that people edit ({page('guides/cron')})"
     ),
-    "django_celery_results": change(f"kiqcluster.tasks.history keeps tasks in a database ({page('guides/tasks')})"),
+    "django_celery_results": change(
+        f"kiqcluster.batches.history keeps batches in a database ({page('guides/batches')})"
+    ),
     "celery_once": change(f"declare the job with @kiqcluster.job(deduplicate=…) ({page('guides/deduplicate')})"),
     "celery_singleton": change(f"declare the job with @kiqcluster.job(deduplicate=…) ({page('guides/deduplicate')})"),
     "pytest_celery": change(f"use the fixtures kiq_fake, kiq_inline and kiq_cluster ({page('guides/testing')})"),

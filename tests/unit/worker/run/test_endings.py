@@ -110,7 +110,7 @@ def shown(outcome: Outcome) -> tuple[Any, ...]:
         (NOT_STARTED, {}, {}, Requeue()),
         (Refused(None), {}, {}, Requeue()),
         (Refused(BeginVerdict("lost")), {}, {}, Requeue()),
-        (Refused(BeginVerdict("drop", reason="task")), {}, {}, Dropped(at=NOW)),
+        (Refused(BeginVerdict("drop", reason="batch")), {}, {}, Dropped(at=NOW)),
         (Refused(BeginVerdict("defer", 7.0, reason="expiry")), {}, {}, Deferred(b"", NOW + 7.0)),
         (RanOverLimit(BeginVerdict("defer", 7.0, reason="rate_limit")), {}, {}, Deferred(b"", NOW + 7.0)),
         (Refused(BeginVerdict("park", row=PARK)), {}, {}, Parked("slots", 2, "name")),
@@ -187,7 +187,7 @@ def test_an_iterable_job_that_gives_way_goes_behind_the_others_unless_the_proces
 @pytest.mark.parametrize(
     ("ending", "keys"),
     [
-        (Refused(BeginVerdict("drop", reason="task")), {"dropped": True, "dropped_by": "task"}),
+        (Refused(BeginVerdict("drop", reason="batch")), {"dropped": True, "dropped_by": "batch"}),
         (Refused(BeginVerdict("defer", reason="x")), {"deferred": True, "deferred_by": "x", "deferred_count": 1}),
         (Unresolved(COULD_NOT_BEGIN, "unknown_key", 1), {"deferred_by": "unknown_key", "deferred_count": 1}),
         (CutOff(2), {"interrupted_count": 2}),

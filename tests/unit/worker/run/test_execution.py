@@ -1537,7 +1537,7 @@ def test_a_unit_that_was_reserved_long_ago_is_put_back_unrun(worker: Worker) -> 
 
 @pytest.mark.parametrize("job_log", ["done", "off"])
 def test_a_failure_in_the_sense_of_its_work_is_said_and_counted(setup: Setup, registry: Registry, job_log: str) -> None:
-    """Without a task, nobody else knows of it: the job is done."""
+    """Without a batch, nobody else knows of it: the job is done."""
 
     @job(name="import")
     def refuse(row: int) -> None:

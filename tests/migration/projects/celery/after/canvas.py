@@ -2,7 +2,7 @@
 
 from shop import app, note, welcome
 
-from kiqcluster.tasks import Task
+from kiqcluster.batches import Batch
 
 
 @app.task
@@ -13,9 +13,9 @@ def receipt(text: str) -> str:
 
 @app.task
 def finished(task_id: str) -> None:
-    note(f"rows {Task.get(task_id).status().state}")
+    note(f"rows {Batch.get(task_id).status().state}")
 
 
 def push() -> None:
     welcome.job.then(receipt.job).enqueue("bob")
-    Task.create("rows", receipt.job, [["one"], ["two"]], on_complete=finished.job)
+    Batch.create("rows", receipt.job, [["one"], ["two"]], on_complete=finished.job)

@@ -1,0 +1,4 @@
+"""Commands about batches: many jobs with one status.
+
+batches  list, show, cancel, close, mark
+"""

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.full
 
 EXCHANGES = sized(3, 20)
 UNREPLICATED_PUSHES = 100  # pushes that are acknowledged while the replica does not follow
-UNREPLICATED_SECONDS = 1.0  # before it fell behind in which outcomes may not have reached it either; generous
+UNREPLICATED_SECONDS = sized(1.0, 5.0)  # before it fell behind in which outcomes may not have reached it either
 
 
 def wait_for_more(pushers: list[Pusher], number: int = 30) -> None:

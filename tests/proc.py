@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 from pathlib import Path
 
 from tests.kit import is_alive, wait_until
@@ -12,6 +13,15 @@ from tests.kit import is_alive, wait_until
 def wait_exited(*pids: int) -> None:
     """Wait until none of these processes is alive."""
     wait_until(lambda: not any(is_alive(pid) for pid in pids), f"the processes {pids} to exit")
+
+
+def kill(pid: int) -> bool:
+    """Kill a process; return whether it was there: it may have died by itself, or of an earlier kill."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def children(pid: int) -> list[int]:

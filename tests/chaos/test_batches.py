@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
 
 import pytest
@@ -16,6 +14,7 @@ from tests.apps.batches import DEAD_EVERY, FAILED_EVERY, completed, died, handle
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, Cluster, is_alive, wait_until
+from tests.proc import kill
 
 # In the short form: process/test_batches.py kills a creator, properties/test_capacity_walk.py.
 pytestmark = pytest.mark.full
@@ -32,8 +31,7 @@ def strike(stage: ChaosStage, cluster: Cluster) -> int:
     victims = sorted(pid for pid in cluster.pids().values() if is_alive(pid))
     if not victims:
         return 0
-    os.kill(stage.rng.choice(victims), signal.SIGKILL)
-    return 1
+    return int(kill(stage.rng.choice(victims)))
 
 
 def pushes(stage: ChaosStage) -> Counter[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
 
 import pytest
@@ -15,6 +13,7 @@ from tests.apps.chains import CHAIN
 from tests.chaos.scale import MOST_KILLS, sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, Cluster, is_alive, wait_until
+from tests.proc import kill
 
 # In the short form: process/test_chains.py kills workers at it.
 pytestmark = pytest.mark.full
@@ -31,8 +30,7 @@ def strike(stage: ChaosStage, cluster: Cluster) -> int:
     victims = sorted(pid for pid in cluster.pids().values() if is_alive(pid))
     if not victims:
         return 0
-    os.kill(stage.rng.choice(victims), signal.SIGKILL)
-    return 1
+    return int(kill(stage.rng.choice(victims)))
 
 
 def pushes(stage: ChaosStage) -> Counter[tuple[str, str]]:

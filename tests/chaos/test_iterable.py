@@ -13,6 +13,7 @@ from tests.apps.iterable import SECONDS_OF_A_STEP
 from tests.chaos.scale import MOST_KILLS, sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, is_alive, wait_until
+from tests.proc import kill
 
 # In the short form: process/test_iterable.py kills the process of an iterable job.
 pytestmark = pytest.mark.full
@@ -39,8 +40,7 @@ def test_each_item_is_done_while_workers_are_killed(stage: ChaosStage) -> None:
         if all(f"complete {number}" in notes for number in range(JOBS)):
             return True
         if victims and kills < MOST_KILLS:
-            os.kill(stage.rng.choice(victims), signal.SIGKILL)
-            kills += 1
+            kills += kill(stage.rng.choice(victims))
         return False
 
     wait_until(are_complete, "all jobs to be complete", TIMEOUT_SECONDS)

@@ -19,6 +19,7 @@ from kiqcluster.contrib.sqlalchemy import metadata
 from tests.chaos.scale import MOST_KILLS, sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, ROOT, Cluster, is_alive, wait_until
+from tests.proc import kill
 
 # In the short form: process/test_outbox.py kills a relay at each step.
 pytestmark = pytest.mark.full
@@ -61,8 +62,7 @@ def strike(stage: ChaosStage, kinds: dict[str, list[int]], kills: Counter[str]) 
     kind = stage.rng.choice(sorted(kinds))
     victims = [pid for pid in kinds[kind] if is_alive(pid)]
     if victims:
-        os.kill(stage.rng.choice(victims), signal.SIGKILL)
-        kills[kind] += 1
+        kills[kind] += kill(stage.rng.choice(victims))
 
 
 def column(engine: sql.Engine, query: str) -> Counter[str]:

@@ -5,8 +5,6 @@ That no call of the script leaves a window is tests/conformance; that bytes surv
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +17,7 @@ from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.interop.programs import RubyServer
 from tests.kit import PAUSE, is_alive, wait_until
+from tests.proc import kill
 
 # In the short form: redis/test_poller.py, interop/test_pollers.py.
 pytestmark = pytest.mark.full
@@ -71,8 +70,7 @@ def test_what_is_due_is_moved_once_though_pollers_are_killed_at_it(stage: ChaosS
         PAUSE.wait(stage.rng.uniform(0.0, 0.1))
         victims = [pid for pid in cluster.pids().values() if is_alive(pid)]
         if victims and due(stage.store):
-            os.kill(stage.rng.choice(victims), signal.SIGKILL)
-            kills += 1
+            kills += kill(stage.rng.choice(victims))
     copies = Counter(payload["jid"] for payload in moved(stage.store))
     assert copies == dict.fromkeys(jids, 1)
     assert stage.store.call("SISMEMBER", "queues", "later") == 1

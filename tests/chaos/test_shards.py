@@ -5,7 +5,6 @@ Nothing is lost, and no job runs in a worker of another shard than the one that 
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.apps.sharded import LEDGER
 from tests.chaos.scale import FULL, sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, Cluster, RedisServer, wait_until
+from tests.proc import kill
 from tests.proxy import Proxy
 from tests.stage import Jobs
 
@@ -101,8 +101,7 @@ def kill_some(stage: ChaosStage, cluster: Cluster) -> int:
     killed = 0
     for _ in range(KILLS_PER_ROUND):
         slot, pid = stage.rng.choice(sorted(cluster.pids().items()))
-        os.kill(pid, signal.SIGKILL)
-        killed += 1
+        killed += kill(pid)
         wait_until(lambda slot=slot, pid=pid: cluster.pids().get(slot, pid) != pid, "the next process")
         PAUSE.wait(stage.rng.uniform(0, MAX_PAUSE_SECONDS))
     return killed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -24,6 +23,8 @@ __all__ = ["Cluster"]
 LOG_TAIL_LINES = 40  # lines of the log that a failure shows
 LOG_CLOSE_SECONDS = 5.0  # for the processes to close the log, after they have ended or were killed
 LOG_FLAGS = ("--log-format", "json", "--log-level", "debug")
+EVENT_BEGIN = '{"ts":"'  # of a line of the log
+DECODER = json.JSONDecoder()
 LOG_PIPE_BYTES = 1 << 20  # by which we may read late; the most that Linux gives every user
 
 
@@ -63,7 +64,9 @@ class Cluster:
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         assert self.process.stdout is not None
-        with suppress(AttributeError, OSError):  # not on Linux, or the user has too many large pipes
+        with suppress(ImportError, AttributeError, OSError):  # not on Linux, or the user has too many large pipes
+            import fcntl  # Windows has none
+
             fcntl.fcntl(self.process.stdout, fcntl.F_SETPIPE_SZ, LOG_PIPE_BYTES)
         self._reader = _Reader(self)
         self._reader.start()
@@ -77,16 +80,10 @@ class Cluster:
         """Record a line of the log, and wake threads that wait for an event."""
         with self._changed:
             self.lines.append(line)
-            try:
-                fields = json.loads(line)
-            except ValueError:  # printed by a job
-                fields = {}
-                if '"event":"' in line:  # or torn: more was written at once than the pipe has room for
-                    self._gap = line
-            if isinstance(fields, dict) and "event" in fields:
-                self.events.append(fields)
-                if fields["event"] == "lines_dropped":
-                    self._gap = line
+            events, is_torn = _events_in(line)
+            self.events += events
+            if is_torn or any(each["event"] == "lines_dropped" for each in events):
+                self._gap = line
             self._changed.notify_all()
 
     # what has happened
@@ -203,6 +200,25 @@ class Cluster:
         __tracebackhide__ = True
         tail = "\n".join(self.lines[-LOG_TAIL_LINES:])
         raise AssertionError(f"{said}; the log ends:\n{tail}")
+
+
+def _events_in(line: str) -> tuple[list[dict[str, Any]], bool]:
+    """Return the events of a line, and whether one is torn: more was written at once than the pipe has room for.
+
+    A job may have printed text before them whose line was not at its end yet.
+    """
+    with suppress(ValueError):
+        fields = json.loads(line)
+        return [fields] if isinstance(fields, dict) and "event" in fields else [], False
+    found, is_torn, at = list[dict[str, Any]](), False, line.find(EVENT_BEGIN)
+    while at >= 0:
+        try:
+            fields, at = DECODER.raw_decode(line, at)
+            found += [fields] if "event" in fields else []
+        except ValueError:
+            is_torn, at = True, at + 1
+        at = line.find(EVENT_BEGIN, at)
+    return found, is_torn or (not found and '"event":"' in line)
 
 
 class _Reader(Service):

@@ -19,7 +19,7 @@ from kiqcluster.worker.child_spec import ChildSpec
 
 def main() -> None:
     parent = socket.socket(fileno=int(sys.argv[1]))
-    config = Config(require=("tests.apps.basic",), redis=sys.argv[2], timeout=5.0)
+    config = Config(require=("tests.apps.basic",), redis=sys.argv[2], stop_timeout=5.0)
     log.configure("json", "debug")
     spec = ChildSpec(
         slot=0,

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kiqcluster.errors import StoreError
+from kiqcluster.errors import RedisUnavailable, StoreError
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests import forkserver
@@ -127,6 +127,13 @@ def test_a_killed_server_is_started_again_with_its_data(run_embedded: RunEmbedde
     assert cluster.stop() == 0
 
 
+def has_loaded(store: Store) -> bool:
+    try:
+        return bool(store.call("EXISTS", "any") == 0)
+    except RedisUnavailable:
+        return False
+
+
 def test_a_killed_guardian_is_replaced(run_embedded: RunEmbedded, folder: Path) -> None:
     cluster = run_embedded("default", "-c", "2")
     pid = cluster.wait_ready()[0]
@@ -137,7 +144,9 @@ def test_a_killed_guardian_is_replaced(run_embedded: RunEmbedded, folder: Path) 
 
     wait_exited(guardian, server)  # nobody would stop it at the end
     assert server_pid(folder) != server
-    jobs = Jobs(Store(f"embedded:{folder}"))
+    store = Store(f"embedded:{folder}")
+    wait_until(lambda: has_loaded(store), "the new server to have read its data")
+    jobs = Jobs(store)
     jobs.push("record", "a")
     jobs.wait_noted("ran a")
     assert cluster.pids() == {0: pid}

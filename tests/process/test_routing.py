@@ -33,7 +33,7 @@ RULES = [["name=start", ""], ["urgency=high", "urgent"], ["tags=none", "never"]]
 
 
 def configuration(folder: Path, rules: list[list[str]]) -> str:
-    (folder / "kiq.toml").write_text(f"routing = {json.dumps(rules)}\nbake_time = 0")
+    (folder / "kiq.toml").write_text(f"routing = {json.dumps(rules)}\nroll.bake_time = 0")
     return str(folder / "kiq.toml")
 
 

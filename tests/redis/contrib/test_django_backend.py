@@ -254,6 +254,7 @@ class TestResults:
         unit = worker.take()
         run = JobRun(unit, SystemClock.now())
         worker.execution.execute(run)
+        run.ending = run.outcome = None  # it has not ended yet when the process must go
         worker.settle(unit, worker.execution.interrupt(run))
 
         result.refresh()

@@ -1,5 +1,5 @@
 # make demo      everything set up, the example application running, work being done
-# make test      the tests (short form of every promise), in ten to eleven minutes on two cores
+# make test      the tests (short form of every promise), in about seven minutes on two cores
 # make test-changed  those that the changes of this branch can break (DISTANCE=1 for those that import a changed file)
 # make test-all  the long forms as well, test-versions and test-django
 # make test-versions   unit and Redis tests with the lowest and the newest dependencies, and on each Python there is

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["clean", "drop_output", "flush_output", "occupy", "prepare"]
+__all__ = ["NUMBERS", "clean", "drop_output", "flush_output", "occupy", "prepare"]
 
 NUMBERS = (0, 1, 2)  # of the standard streams
 

@@ -32,7 +32,7 @@ from redis.retry import Retry
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.ipc.forks import hold_forks
-from kiqcluster.ipc.stdio import occupy
+from kiqcluster.ipc.stdio import NUMBERS, occupy
 from kiqcluster.store.address import CLUSTER_NODE, NO_CLIENT_INFO, PRIMARY_ONLY, Endpoint, Node
 from kiqcluster.store.names import TIMED_CLASSES
 from kiqcluster.store.replies import unwrapped
@@ -245,9 +245,8 @@ class Connection:
             node.setdefault("socket_timeout", self._timeout)
             node.setdefault("socket_connect_timeout", self._timeout)
             options = {**node, **NO_CLIENT_INFO}
-            occupy()
             connection = make(**options, protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
-            connection.connect()
+            _open(connection)
             if is_primary_wanted:
                 _check_primary(connection)
         except (redis.AuthenticationError, redis.ResponseError) as error:
@@ -263,6 +262,16 @@ class Connection:
             said = f"cannot reach Redis{over} ({error}); nothing was sent"
             raise RedisUnavailable(f"{said}; {advice}" if advice else said) from error
         return Wire(connection, on_lost_slot)
+
+
+def _open(connection: Any) -> None:
+    """Connect, and take no number of a standard stream, which a job may close at any time."""
+    while True:
+        occupy()
+        connection.connect()
+        if connection._sock.fileno() not in NUMBERS:
+            return
+        connection.disconnect()
 
 
 def has_ended(error: Exception) -> bool:
